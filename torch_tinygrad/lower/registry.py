@@ -1,0 +1,137 @@
+"""The table of lowerings: which function computes which aten operator on tinygrad tensors.
+
+A lowering is a pure function from tinygrad values to tinygrad values. It receives the operator's arguments in schema
+order (keyword-only ones as keywords, when it names them) and returns one tensor or a tuple of them. Shapes and dtypes
+of the results were already inferred by PyTorch: the caller casts to them, so a lowering is only the mathematics.
+
+What an argument looks like:
+- a tensor: a `tinygrad.Tensor` of the same shape and dtype; a tensor list: a list of them; an absent one: `None`
+- a number, or a 0-dim CPU tensor mixed in: a Python number, or a 0-dim `tinygrad.Tensor` for the arguments that the
+  registration names in `lifts` (the program then takes the number as an input and needs no recompile when it changes)
+- everything else (ints, bools, strings, dtypes, lists): the Python value
+
+Two names are filled in by the caller when a lowering asks for them: `meta` (a tuple of `Meta`, what PyTorch inferred
+for the results) and `rng` (a `Random`, for random operators).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
+
+TO_TINY: dict[torch.dtype, DType] = {
+    torch.bool: dtypes.bool,
+    torch.uint8: dtypes.uint8,
+    torch.int8: dtypes.int8,
+    torch.int16: dtypes.int16,
+    torch.int32: dtypes.int32,
+    torch.int64: dtypes.int64,
+    torch.uint16: dtypes.uint16,
+    torch.uint32: dtypes.uint32,
+    torch.uint64: dtypes.uint64,
+    torch.float16: dtypes.float16,
+    torch.bfloat16: dtypes.bfloat16,
+    torch.float32: dtypes.float32,
+    torch.float64: dtypes.float64,
+}
+TO_TORCH: dict[DType, torch.dtype] = {tiny: t for t, tiny in TO_TINY.items()}
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What PyTorch inferred for one result."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def tiny(self) -> DType:
+        return TO_TINY[self.dtype]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """One entry of the table."""
+
+    function: Callable
+    lifts: frozenset[str] = frozenset()
+    keywords: frozenset[str] = field(default_factory=frozenset)
+    takes_all: bool = False
+
+    def __call__(self, positional: list, keyword: dict, **extra):
+        """Calls the function with what it names: keyword-only schema arguments it leaves out are dropped."""
+        offered = {**keyword, **extra}
+        named = {k: v for k, v in offered.items() if self.takes_all or k in self.keywords}
+        return self.function(*positional, **named)
+
+
+LOWERINGS: dict[str, Lowering] = {}
+
+
+def name_of(overload: torch._ops.OpOverload) -> str:
+    """The dispatcher's name: `aten::add.Tensor`, or `aten::relu` where the overload has none."""
+    schema = overload._schema
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+
+
+def lowers(*overloads: torch._ops.OpOverload, lifts: tuple[str, ...] = ()):
+    """Registers the decorated function as the lowering of these overloads (functional forms only: in-place, `out=` and
+    foreach forms of the same operator are derived from it)."""
+
+    def register(function: Callable) -> Callable:
+        parameters = inspect.signature(function).parameters.values()
+        keywords = frozenset(p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD))
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        for overload in overloads:
+            name = name_of(overload)
+            assert name not in LOWERINGS, f"{name} has two lowerings"
+            LOWERINGS[name] = Lowering(function, frozenset(lifts), keywords, takes_all)
+        return function
+
+    return register
+
+
+def is_number(value) -> bool:
+    """Whether an argument is a plain number rather than a tensor."""
+    return isinstance(value, (bool, int, float))
+
+
+def result_dtype(*values) -> DType:
+    """PyTorch's promotion of tensors and numbers (0-dim tensors and numbers only promote across kinds)."""
+    metas = [torch.empty((0,) * min(v.ndim, 1), dtype=TO_TORCH[v.dtype], device="meta") for v in values if isinstance(v, Tensor)]
+    return TO_TINY[_result_type([*metas, *(v for v in values if is_number(v))])]
+
+
+def _result_type(values: list) -> torch.dtype:
+    dim = [v for v in values if isinstance(v, torch.Tensor) and v.ndim]
+    zero = [v for v in values if isinstance(v, torch.Tensor) and not v.ndim]
+    numbers = [v for v in values if not isinstance(v, torch.Tensor)]
+
+    def join(dtypes_):
+        out = None
+        for d in dtypes_:
+            out = d if out is None else torch.promote_types(out, d)
+        return out
+
+    def kind(d):
+        return 3 if d.is_complex else 2 if d.is_floating_point else 0 if d is torch.bool else 1
+
+    result = join([v.dtype for v in dim])
+    lower = join([v.dtype for v in zero])
+    if result is None or (lower is not None and kind(lower) > kind(result)):
+        result = lower if result is None else torch.promote_types(result, lower)
+    for number in numbers:
+        d = torch.bool if isinstance(number, bool) else torch.int64 if isinstance(number, int) else torch.get_default_dtype()
+        if result is None or kind(d) > kind(result):
+            result = d
+    return result
+
+
+def cast(value, dtype: DType):
+    """A tensor in `dtype`; a number stays a number (tinygrad's constants are weak)."""
+    return value.cast(dtype) if isinstance(value, Tensor) and value.dtype != dtype else value
