@@ -1,0 +1,101 @@
+"""Tensors made from nothing but numbers: constants and index expressions, never host data."""
+
+from __future__ import annotations
+
+import torch
+from tinygrad import Tensor, dtypes
+
+from torch_tinygrad.lower.cast import convert
+from torch_tinygrad.lower.maths import constant, index_range, operand, widen
+from torch_tinygrad.lower.registry import Meta, is_number, lowers
+
+aten = torch.ops.aten
+
+
+def filled(value, result: Meta) -> Tensor:
+    if is_number(value):
+        return constant(value, result.tiny, result.shape)
+    return convert(value, result.tiny).reshape((1,) * len(result.shape)).expand(result.shape)
+
+
+@lowers(aten.full.default, lifts=("fill_value",))
+def full(size, value, *, meta):
+    return filled(value, meta[0])
+
+
+@lowers(aten.full_like.default, lifts=("fill_value",))
+def full_like(x, value, *, meta):
+    return filled(value, meta[0])
+
+
+@lowers(aten.new_full.default, lifts=("fill_value",))
+def new_full(x, size, value, *, meta):
+    return filled(value, meta[0])
+
+
+@lowers(aten.fill.Scalar, aten.fill.Tensor, lifts=("value",))
+def fill(x, value, *, meta):
+    return filled(value, meta[0])
+
+
+@lowers(aten.scalar_tensor.default, lifts=("s",))
+def scalar_tensor(value, *, meta):
+    return filled(value, meta[0])
+
+
+for _number, _overloads in {
+    0: (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default),
+    1: (aten.ones.default, aten.ones_like.default, aten.new_ones.default),
+}.items():
+
+    @lowers(*_overloads)
+    def constants(*arguments, meta, number=_number):
+        return filled(number, meta[0])
+
+
+@lowers(aten.arange.default)
+def arange(end, *, meta):
+    return progression(0, 1, meta[0])
+
+
+@lowers(aten.arange.start)
+def arange_start(start, end, *, meta):
+    return progression(start, 1, meta[0])
+
+
+@lowers(aten.arange.start_step)
+def arange_step(start, end, step=1, *, meta):
+    return progression(start, step, meta[0])
+
+
+def progression(start, step, result: Meta) -> Tensor:
+    """start + i * step, computed in float64 for floats as the CPU does where the numbers are not small integers."""
+    index = index_range(result.shape[0])
+    if not result.dtype.is_floating_point:
+        return index.cast(result.tiny) * int(step) + int(start)
+    if float(start).is_integer() and float(step).is_integer() and abs(start) + result.shape[0] * abs(step) < 2**24:
+        return (index * int(step) + int(start)).cast(result.tiny)
+    return index.cast(dtypes.float64) * float(step) + float(start)
+
+
+@lowers(aten.eye.default, aten.eye.m)
+def eye(*sizes, meta):
+    rows, columns = meta[0].shape
+    return index_range(rows).reshape(rows, 1).eq(index_range(columns).reshape(1, columns)).cast(meta[0].tiny)
+
+
+@lowers(aten.linspace.default)
+def linspace(start, end, steps, *, meta):
+    return spaced(start, end, steps, meta[0])
+
+
+def spaced(start, end, steps: int, result: Meta) -> Tensor:
+    """Evenly spaced numbers, counted from the nearer end so that both ends are exact."""
+    dtype = widen(result.tiny) if result.dtype.is_floating_point else dtypes.float64
+    index = index_range(steps).cast(dtype)
+    start, end = operand(start, dtype), operand(end, dtype)
+    if steps == 1:
+        return convert(start.reshape(1), result.tiny)
+    step = (end - start) / (steps - 1)
+    values = (index < steps // 2).where(start + step * index, end - step * ((steps - 1) - index))
+    return convert(values, result.tiny)

@@ -1,0 +1,293 @@
+"""Pointwise operators as tables: a row says which operator computes what, and the dtype rules live in one place each.
+
+A function in a table gets tensors of the dtype PyTorch computes in (numbers have become constants of it)."""
+
+from __future__ import annotations
+
+import torch
+from tinygrad import Tensor, dtypes
+
+from torch_tinygrad.lower import maths as m
+from torch_tinygrad.lower.maths import operand, operands, widen
+from torch_tinygrad.lower.registry import is_number, lowers, result_dtype
+
+aten = torch.ops.aten
+
+
+def register_unary(overload, compute) -> None:
+    @lowers(overload)
+    def unary(x, *, meta):
+        return compute(operand(x, widen(meta[0].tiny)))
+
+
+def register_binary(overloads, compute) -> None:
+    """Computes in the dtype of the result."""
+
+    @lowers(*overloads, lifts=("other", "self", "exponent"))
+    def binary(a, b, *, meta):
+        return compute(*operands(widen(meta[0].tiny), a, b))
+
+
+def register_predicate(overloads, compute) -> None:
+    """Computes in the promoted dtype of the arguments and answers a bool."""
+
+    @lowers(*overloads, lifts=("other", "self"))
+    def predicate(a, b):
+        return compute(*operands(result_dtype(a, b), a, b))
+
+
+def sign(x: Tensor) -> Tensor:
+    if x.dtype == dtypes.bool:
+        return x
+    return (x > 0).cast(x.dtype) - (x < 0).cast(x.dtype) if not dtypes.is_float(x.dtype) else sign_float(x)
+
+
+def sign_float(x: Tensor) -> Tensor:
+    return (x > 0).where(1.0, (x < 0).where(-1.0, 0.0)).cast(x.dtype)
+
+
+def whole(compute):
+    """Rounding functions leave integers alone."""
+    return lambda x: compute(x) if dtypes.is_float(x.dtype) else x
+
+
+def reciprocal_sqrt(x: Tensor) -> Tensor:
+    return x.sqrt().reciprocal()
+
+
+UNARY = {
+    aten.abs: m.absolute,
+    aten.neg: lambda x: -x,
+    aten.exp: m.exp,
+    aten.exp2: lambda x: x.exp2(),
+    aten.expm1: m.expm1,
+    aten.log: lambda x: x.log(),
+    aten.log2: lambda x: x.log2(),
+    aten.log10: lambda x: x.log2() * 0.30102999566398119521,
+    aten.log1p: m.log1p,
+    aten.sqrt: lambda x: x.sqrt(),
+    aten.rsqrt: reciprocal_sqrt,
+    aten.reciprocal: lambda x: x.reciprocal(),
+    aten.sin: lambda x: x.sin(),
+    aten.cos: m.cos,
+    aten.tanh: m.tanh,
+    aten.sigmoid: m.sigmoid,
+    aten.sign: sign,
+    aten.sgn: sign,
+    aten.floor: whole(m.floor),
+    aten.ceil: whole(lambda x: -m.floor(-x)),
+    aten.trunc: whole(lambda x: x.trunc()),
+    aten.round: whole(m.round_even),
+    aten.frac: lambda x: x - x.trunc(),
+    aten.deg2rad: lambda x: x * 0.017453292519943295,
+    aten.rad2deg: lambda x: x * 57.29577951308232,
+    aten.bitwise_not: lambda x: ~x,
+}
+for _op, _compute in UNARY.items():
+    register_unary(_op.default, _compute)
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    return a & b if a.dtype == dtypes.bool else a * b
+
+
+BINARY = {
+    (aten.mul.Tensor, aten.mul.Scalar): multiply,
+    (aten.div.Tensor, aten.div.Scalar): lambda a, b: a / b,
+    (aten.maximum.default,): m.maximum,
+    (aten.minimum.default,): m.minimum,
+    (aten.fmax.default,): lambda a, b: ((a < b) | a.isnan()).where(b, a),
+    (aten.fmin.default,): lambda a, b: ((b < a) | a.isnan()).where(b, a),
+    (aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor): lambda a, b: a & b,
+    (aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor): lambda a, b: a | b,
+    (aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor): lambda a, b: a ^ b,
+}
+for _overloads, _compute in BINARY.items():
+    register_binary(_overloads, _compute)
+
+PREDICATES = {
+    (aten.eq.Tensor, aten.eq.Scalar): lambda a, b: a.eq(b),
+    (aten.ne.Tensor, aten.ne.Scalar): lambda a, b: a.ne(b),
+    (aten.lt.Tensor, aten.lt.Scalar): lambda a, b: a < b,
+    (aten.gt.Tensor, aten.gt.Scalar): lambda a, b: b < a,
+    (aten.le.Tensor, aten.le.Scalar): m.less_equal,
+    (aten.ge.Tensor, aten.ge.Scalar): m.greater_equal,
+}
+for _overloads, _compute in PREDICATES.items():
+    register_predicate(_overloads, _compute)
+
+LOGICAL = {
+    aten.logical_and: lambda a, b: a & b,
+    aten.logical_or: lambda a, b: a | b,
+    aten.logical_xor: lambda a, b: a ^ b,
+}
+for _op, _compute in LOGICAL.items():
+
+    @lowers(_op.default)
+    def logical(a, b, compute=_compute):
+        return compute(*operands(dtypes.bool, a, b))
+
+
+@lowers(aten.logical_not.default)
+def logical_not(x):
+    return x.logical_not()
+
+
+NUMBER_TESTS = {
+    aten.isnan: lambda x: x.isnan(),
+    aten.isinf: lambda x: m.absolute(x).eq(m.INF),
+    aten.isposinf: lambda x: x.eq(m.INF),
+    aten.isneginf: lambda x: x.eq(-m.INF),
+}
+for _op, _compute in NUMBER_TESTS.items():
+
+    @lowers(_op.default)
+    def number_test(x, compute=_compute):
+        return compute(x.cast(widen(x.dtype))) if m.is_float(x) else m.constant(False, dtypes.bool, x.shape)
+
+
+@lowers(aten.signbit.default)
+def signbit(x):
+    return m.constant(False, dtypes.bool, x.shape) if x.dtype == dtypes.bool else m.sign_bit(x)
+
+
+def scaled(b: Tensor, alpha) -> Tensor:
+    """alpha * b, which is b alone for PyTorch's default alpha."""
+    return b if is_number(alpha) and alpha == 1 else multiply(operand(alpha, b.dtype), b)
+
+
+def add(a: Tensor, b: Tensor) -> Tensor:
+    return a | b if a.dtype == dtypes.bool else a + b
+
+
+@lowers(aten.add.Tensor, lifts=("other", "alpha"))
+def add_tensor(a, b, *, meta, alpha=1):
+    a, b = operands(widen(meta[0].tiny), a, b)
+    return add(a, scaled(b, alpha))
+
+
+@lowers(aten.add.Scalar, lifts=("other", "alpha"))
+def add_scalar(a, b, alpha=1, *, meta):
+    return add_tensor(a, b, meta=meta, alpha=alpha)
+
+
+@lowers(aten.sub.Tensor, lifts=("other", "alpha"))
+def sub_tensor(a, b, *, meta, alpha=1):
+    a, b = operands(widen(meta[0].tiny), a, b)
+    return a - scaled(b, alpha)
+
+
+@lowers(aten.sub.Scalar, lifts=("other", "alpha"))
+def sub_scalar(a, b, alpha=1, *, meta):
+    return sub_tensor(a, b, meta=meta, alpha=alpha)
+
+
+@lowers(aten.rsub.Tensor, lifts=("other", "alpha"))
+def rsub_tensor(a, b, *, meta, alpha=1):
+    return sub_tensor(b, a, meta=meta, alpha=alpha)
+
+
+@lowers(aten.rsub.Scalar, lifts=("other", "alpha"))
+def rsub_scalar(a, b, alpha=1, *, meta):
+    return sub_tensor(b, a, meta=meta, alpha=alpha)
+
+
+@lowers(aten.addcmul.default, lifts=("value",))
+def addcmul(x, a, b, *, meta, value=1):
+    x, a, b = operands(widen(meta[0].tiny), x, a, b)
+    return x + scaled(a, value) * b
+
+
+@lowers(aten.addcdiv.default, lifts=("value",))
+def addcdiv(x, a, b, *, meta, value=1):
+    x, a, b = operands(widen(meta[0].tiny), x, a, b)
+    return x + scaled(a, value) / b
+
+
+@lowers(aten.lerp.Scalar, aten.lerp.Tensor, lifts=("weight",))
+def lerp(start, end, weight, *, meta):
+    start, end, weight = operands(widen(meta[0].tiny), start, end, weight)
+    near_start = m.absolute(weight) < 0.5
+    return near_start.where(start + weight * (end - start), end - (end - start) * (1.0 - weight))
+
+
+@lowers(aten.where.self)
+def where(condition, a, b, *, meta):
+    return condition.cast(dtypes.bool).where(*operands(meta[0].tiny, a, b))
+
+
+@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor, lifts=("value",))
+def masked_fill(x, mask, value):
+    return mask.where(operand(value, x.dtype), x)
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor, lifts=("min", "max"))
+def clamp(x, low=None, high=None, *, meta):
+    dtype = widen(meta[0].tiny)
+    x = operand(x, dtype)
+    if low is not None:
+        x = m.maximum(x, operand(low, dtype))
+    return x if high is None else m.minimum(x, operand(high, dtype))
+
+
+@lowers(aten.clamp_min.default, aten.clamp_min.Tensor, lifts=("min",))
+def clamp_min(x, low, *, meta):
+    return clamp(x, low, meta=meta)
+
+
+@lowers(aten.clamp_max.default, aten.clamp_max.Tensor, lifts=("max",))
+def clamp_max(x, high, *, meta):
+    return clamp(x, None, high, meta=meta)
+
+
+def integer_power(base: Tensor, exponent: Tensor) -> Tensor:
+    """Square and multiply over the exponent's bits; a negative exponent leaves only 1 and -1 nonzero."""
+    result, square = m.constant(1, base.dtype), base
+    for bit in range(base.dtype.bitsize.bit_length() if base.dtype.bitsize < 64 else 6):
+        result = ((exponent >> bit) & 1).ne(0).where(result * square, result)
+        square = square * square
+    unit = base.eq(-1).where(1 - 2 * (exponent & 1), base.eq(1).cast(base.dtype))
+    return (exponent < 0).where(unit, result) if not dtypes.is_unsigned(base.dtype) else result
+
+
+def repeated_power(x: Tensor, exponent: int) -> Tensor:
+    """x**exponent for a small constant exponent, as multiplications."""
+    result = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else result * x
+        exponent >>= 1
+        x = x * x if exponent else x
+    return result
+
+
+def float_power(x: Tensor, y: Tensor) -> Tensor:
+    """x**y with the special values of C's pow."""
+    size = m.absolute(x)
+    power = (y * size.log2()).exp2()
+    whole_y = y.trunc().eq(y)
+    odd = whole_y & (y * 0.5).trunc().ne(y * 0.5)
+    signed = odd.where(m.copysign(power, x), power)
+    finite = (x < 0) & whole_y.logical_not() & size.ne(m.INF) & y.isnan().logical_not()
+    power = finite.where(m.NAN, signed)
+    one = y.eq(0) | x.eq(1) | (x.eq(-1) & m.absolute(y).eq(m.INF))
+    return one.where(1.0, power)
+
+
+@lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def power(base, exponent, *, meta):
+    dtype = widen(meta[0].tiny)
+    if is_number(exponent):
+        x = operand(base, dtype)
+        if exponent == 0:
+            return m.constant(1, dtype, x.shape)
+        if float(exponent).is_integer() and 0 < exponent <= 8:
+            return repeated_power(x, int(exponent))
+        if dtypes.is_float(dtype) and exponent in (0.5, -0.5, -1, -2):
+            return {0.5: x.sqrt, -0.5: lambda: reciprocal_sqrt(x), -1: x.reciprocal, -2: lambda: (x * x).reciprocal()}[
+                exponent
+            ]()
+    if dtype == dtypes.bool:
+        base, exponent = operands(dtype, base, exponent)
+        return base | exponent.logical_not()
+    return (float_power if dtypes.is_float(dtype) else integer_power)(*operands(dtype, base, exponent))

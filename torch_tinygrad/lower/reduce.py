@@ -1,0 +1,167 @@
+"""Reductions. Half types accumulate in float32, integers and bools sum in int64, and maxima propagate nan."""
+
+from __future__ import annotations
+
+import torch
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
+
+from torch_tinygrad.lower import maths as m
+from torch_tinygrad.lower.maths import widen
+from torch_tinygrad.lower.registry import lowers
+
+aten = torch.ops.aten
+
+
+def axes_of(x: Tensor, dim) -> tuple[int, ...]:
+    """The axes a `dim` argument names: none given means all of them."""
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return tuple(range(x.ndim))
+    listed = dim if isinstance(dim, (list, tuple)) else (dim,)
+    return tuple(sorted({d % x.ndim for d in listed})) if x.ndim else ()
+
+
+def count_of(x: Tensor, axes: tuple[int, ...]) -> int:
+    count = 1
+    for axis in axes:
+        count *= x.shape[axis]
+    return count
+
+
+def total(x: Tensor, axes: tuple[int, ...], keepdim: bool, dtype: DType) -> Tensor:
+    return x.cast(widen(dtype)).sum(axes, keepdim=keepdim, dtype=widen(dtype))
+
+
+@lowers(aten.sum.default)
+def sum_all(x, *, meta):
+    return total(x, axes_of(x, None), False, meta[0].tiny)
+
+
+@lowers(aten.sum.dim_IntList)
+def sum_dim(x, dim, keepdim=False, *, meta):
+    return total(x, axes_of(x, dim), keepdim, meta[0].tiny)
+
+
+@lowers(aten.mean.default)
+def mean_all(x, *, meta):
+    return mean_dim(x, None, meta=meta)
+
+
+@lowers(aten.mean.dim)
+def mean_dim(x, dim, keepdim=False, *, meta):
+    axes = axes_of(x, dim)
+    count = count_of(x, axes)
+    summed = total(x, axes, keepdim, meta[0].tiny)
+    return summed / count if count else m.constant(m.NAN, summed.dtype, summed.shape)
+
+
+def sortable(x: Tensor) -> Tensor:
+    """Integers in the order of x, where any nan is the largest (and -0.0 < 0.0)."""
+    if x.dtype == dtypes.bool:
+        return x.cast(dtypes.int32)
+    if not dtypes.is_float(x.dtype):
+        return x.cast(dtypes.int32) if x.dtype.itemsize < 4 else x
+    x = x.cast(widen(x.dtype))
+    integer = m.float_bits(x.dtype)
+    bits = x.isnan().where(m.constant(m.NAN, x.dtype), x).bitcast(integer)
+    return bits ^ ((bits < 0).where(integer.max, 0))
+
+
+def unsortable(key: Tensor, dtype: DType) -> Tensor:
+    """The values whose `sortable` integers these are, in the dtype they are computed in."""
+    if not dtypes.is_float(dtype):
+        return key.cast(dtype)
+    return (key ^ ((key < 0).where(key.dtype.max, 0))).bitcast(widen(dtype))
+
+
+def largest(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    return unsortable(sortable(x).max(axes, keepdim=keepdim), x.dtype)
+
+
+def reversed_order(x: Tensor) -> Tensor:
+    return x.logical_not() if x.dtype == dtypes.bool else -x if dtypes.is_float(x.dtype) else ~x
+
+
+def smallest(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    return reversed_order(largest(reversed_order(x), axes, keepdim))
+
+
+def first_largest(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Values and indices of the first largest element along an axis, the axis kept. Where key and index fit into 64
+    bits together, one reduction finds both."""
+    count = x.shape[axis]
+    position = m.index_range(count, dtypes.int64 if count > 2**31 else dtypes.int32)
+    backward = ((count - 1) - position).reshape(tuple(count if i == axis else 1 for i in range(x.ndim)))
+    key = sortable(x)
+    if key.dtype == dtypes.int32 and count < 2**31:
+        packed = (key.cast(dtypes.int64) * 2**32 + backward.cast(dtypes.int64)).max(axis, keepdim=True)
+        best, index = (packed >> 32).cast(dtypes.int32), (packed & 0xFFFFFFFF)
+    else:
+        best = key.max(axis, keepdim=True)
+        index = key.eq(best).where(backward, -1).max(axis, keepdim=True)
+    return unsortable(best, x.dtype), (count - 1) - index.cast(dtypes.int64)
+
+
+def extreme_dim(x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    if x.ndim == 0:
+        return x, m.constant(0, dtypes.int64)
+    axis = dim % x.ndim
+    values, indices = first_largest(x, axis)
+    return (values, indices) if keepdim else (values.squeeze(axis), indices.squeeze(axis))
+
+
+@lowers(aten.max.default)
+def max_all(x):
+    return largest(x, axes_of(x, None), False)
+
+
+@lowers(aten.min.default)
+def min_all(x):
+    return smallest(x, axes_of(x, None), False)
+
+
+@lowers(aten.amax.default)
+def amax(x, dim=(), keepdim=False):
+    return largest(x, axes_of(x, dim), keepdim)
+
+
+@lowers(aten.amin.default)
+def amin(x, dim=(), keepdim=False):
+    return smallest(x, axes_of(x, dim), keepdim)
+
+
+@lowers(aten.max.dim)
+def max_dim(x, dim, keepdim=False):
+    return extreme_dim(x, dim, keepdim)
+
+
+@lowers(aten.min.dim)
+def min_dim(x, dim, keepdim=False):
+    values, indices = extreme_dim(reversed_order(x), dim, keepdim)
+    return reversed_order(values), indices
+
+
+def extreme_index(x: Tensor, dim, keepdim: bool, shape: tuple[int, ...]) -> Tensor:
+    if dim is None:
+        return extreme_dim(x.reshape(-1), 0, False)[1].reshape(shape)
+    return extreme_dim(x, dim, keepdim)[1]
+
+
+@lowers(aten.argmax.default)
+def argmax(x, dim=None, keepdim=False, *, meta):
+    return extreme_index(x, dim, keepdim, meta[0].shape)
+
+
+@lowers(aten.argmin.default)
+def argmin(x, dim=None, keepdim=False, *, meta):
+    return extreme_index(reversed_order(x), dim, keepdim, meta[0].shape)
+
+
+@lowers(aten.any.default, aten.any.dim, aten.any.dims)
+def any_(x, dim=None, keepdim=False):
+    return x.cast(dtypes.bool).max(axes_of(x, dim), keepdim=keepdim)
+
+
+@lowers(aten.all.default, aten.all.dim, aten.all.dims)
+def all_(x, dim=None, keepdim=False):
+    return x.cast(dtypes.bool).logical_not().max(axes_of(x, dim), keepdim=keepdim).logical_not()

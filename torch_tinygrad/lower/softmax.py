@@ -1,0 +1,64 @@
+"""The softmax family, shifted by the maximum so that no exponential overflows."""
+
+from __future__ import annotations
+
+import torch
+from tinygrad import Tensor
+
+from torch_tinygrad.lower import maths as m
+from torch_tinygrad.lower.maths import widen
+from torch_tinygrad.lower.registry import TO_TINY, lowers
+
+aten = torch.ops.aten
+
+
+def exponentials(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """x less its maximum, the exponentials of that, and their sum."""
+    shifted = x - x.max(dim, keepdim=True)
+    powers = m.fast_exp(shifted)
+    return shifted, powers, powers.sum(dim, keepdim=True)
+
+
+@lowers(aten._softmax.default)
+def softmax(x, dim, half_to_float):
+    x = x.cast(widen(x.dtype))
+    if x.ndim == 0:
+        return x * 0.0 + 1.0
+    _, powers, summed = exponentials(x, dim)
+    return powers / summed
+
+
+@lowers(aten._log_softmax.default)
+def log_softmax(x, dim, half_to_float):
+    x = x.cast(widen(x.dtype))
+    if x.ndim == 0:
+        return x * 0.0
+    shifted, _, summed = exponentials(x, dim)
+    return shifted - summed.log()
+
+
+@lowers(aten._softmax_backward_data.default)
+def softmax_backward(gradient, output, dim, input_dtype):
+    gradient, output = (t.cast(widen(t.dtype)) for t in (gradient, output))
+    if output.ndim == 0:
+        return output * 0.0
+    weighted = gradient * output
+    return weighted - output * weighted.sum(dim, keepdim=True)
+
+
+@lowers(aten._log_softmax_backward_data.default)
+def log_softmax_backward(gradient, output, dim, input_dtype):
+    gradient, output = (t.cast(widen(t.dtype)) for t in (gradient, output))
+    if output.ndim == 0:
+        return output * 0.0
+    return gradient - m.fast_exp(output) * gradient.sum(dim, keepdim=True)
+
+
+@lowers(aten._safe_softmax.default)
+def safe_softmax(x, dim, dtype=None):
+    """Rows that are -inf throughout become zeros."""
+    x = x.cast(widen(TO_TINY[dtype] if dtype else x.dtype))
+    if x.ndim == 0:
+        return x.eq(-m.INF).where(0.0, 1.0)
+    empty = x.max(dim, keepdim=True).eq(-m.INF)
+    return empty.where(0.0, softmax(x, dim, False))
