@@ -1,0 +1,117 @@
+"""Matrix and vector products, and the accumulation rule (`accumulator`, `product_operands`) that contractions share."""
+
+from __future__ import annotations
+
+import torch
+from tinygrad import Device, Tensor, dtypes
+from tinygrad.dtype import DType
+
+from .registry import cast, is_number, lowers
+
+aten = torch.ops.aten
+HALVES = (dtypes.float16, dtypes.bfloat16)
+# Every tensor core tinygrad knows has sides that divide this.
+TENSOR_CORE_SIDE = 16
+
+
+def accumulator(dtype: DType) -> DType:
+    """What sums of products are kept in: exact modulo the type for integers, single precision for half types."""
+    if dtype in HALVES:
+        return dtypes.float32
+    if dtype == dtypes.bool or (dtypes.is_int(dtype) and dtype.itemsize < 4):
+        return dtypes.int32
+    return dtype
+
+
+def has_tensor_core(device: str | tuple[str, ...] | None, dtype: DType) -> bool:
+    name = device[0] if isinstance(device, tuple) else device or Device.DEFAULT
+    cores = Device[name].renderer.tensor_cores
+    return any(core.dtype_in == dtype and core.dtype_out == dtypes.float32 for core in cores)
+
+
+def product_operands(a: Tensor, b: Tensor, *sides: int) -> tuple[Tensor, Tensor]:
+    """The operands in the type to multiply them in. A product of half types is exact in float32 and rounds in its own
+    type, but tensor cores take half operands (and keep the product exact): those stay where a core will be used."""
+    if a.dtype in HALVES and all(s % TENSOR_CORE_SIDE == 0 for s in sides) and has_tensor_core(a.device, a.dtype):
+        return a, b
+    kept = accumulator(a.dtype)
+    return a.cast(kept), b.cast(kept)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b` over the last two dimensions, in the accumulator's type."""
+    kept = accumulator(a.dtype)
+    a, b = product_operands(a, b, a.shape[-2], a.shape[-1], b.shape[-1])
+    return (a.unsqueeze(-2) * b.transpose(-1, -2).unsqueeze(-3)).sum(-1, dtype=kept)
+
+
+def scaled(value: Tensor, factor, kept: DType) -> Tensor:
+    """`factor * value`, where a factor of zero means that the value is not looked at (nan included)."""
+    value = value.cast(kept)
+    if is_number(factor):
+        return value if factor == 1 else value * factor if factor != 0 else value.const_like(0)
+    factor = cast(factor, kept)
+    return (factor == 0).where(value.const_like(0), value * factor)
+
+
+def times(value: Tensor, factor) -> Tensor:
+    return value if is_number(factor) and factor == 1 else value * cast(factor, value.dtype)
+
+
+@lowers(aten.mm.default, aten.bmm.default)
+def matrix_product(a: Tensor, b: Tensor) -> Tensor:
+    return product(a, b)
+
+
+@lowers(aten.mm.dtype, aten.bmm.dtype)
+def matrix_product_into(a: Tensor, b: Tensor, out_dtype) -> Tensor:
+    return product(a, b)
+
+
+@lowers(aten.mv.default)
+def matrix_vector(matrix: Tensor, vector: Tensor) -> Tensor:
+    return product(matrix, vector.unsqueeze(1)).squeeze(1)
+
+
+@lowers(aten.dot.default, aten.vdot.default)
+def vector_vector(a: Tensor, b: Tensor) -> Tensor:
+    kept = accumulator(a.dtype)
+    return (a.cast(kept) * b.cast(kept)).sum(dtype=kept)
+
+
+@lowers(aten.addmm.default, aten.baddbmm.default, lifts=("beta", "alpha"))
+def add_matrix_product(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
+    result = times(product(a, b), alpha)
+    return result + scaled(bias, beta, result.dtype)
+
+
+@lowers(aten.addbmm.default, lifts=("beta", "alpha"))
+def add_batch_sum(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
+    batch, rows, inner = a.shape
+    columns = b.shape[2]
+    long = product(a.transpose(0, 1).reshape(rows, batch * inner), b.reshape(batch * inner, columns))
+    return times(long, alpha) + scaled(bias, beta, long.dtype)
+
+
+@lowers(aten.addmv.default, lifts=("beta", "alpha"))
+def add_matrix_vector(bias: Tensor, matrix: Tensor, vector: Tensor, *, beta=1, alpha=1) -> Tensor:
+    result = times(matrix_vector(matrix, vector), alpha)
+    return result + scaled(bias, beta, result.dtype)
+
+
+@lowers(aten.addr.default, lifts=("beta", "alpha"))
+def add_outer_product(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1, meta=None) -> Tensor:
+    kept = accumulator(meta[0].tiny)
+    outer = times(a.cast(kept).unsqueeze(1) * b.cast(kept).unsqueeze(0), alpha)
+    return outer + scaled(bias, beta, kept)
+
+
+@lowers(aten._addmm_activation.default, lifts=("beta", "alpha"))
+def add_matrix_product_activation(
+    bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1, use_gelu: bool = False
+) -> Tensor:
+    result = add_matrix_product(bias, a, b, beta=beta, alpha=alpha)
+    if not use_gelu:
+        return (result > 0).where(result, 0)
+    inner = 0.7978845608028654 * (result + 0.044715 * result * result * result)
+    return 0.5 * result * (1 + inner.tanh())
