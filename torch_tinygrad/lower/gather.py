@@ -21,28 +21,34 @@ def wrapped(index: Tensor, size: int) -> Tensor:
 
 
 def _unsplittable(size: int) -> int:
-    """The next size that tinygrad's scheduler has no reason to reduce in two kernels: it splits big reductions by a
-    divisor from 8 to 256, and would not see that this one is about to become a direct load."""
+    """The greatest size, up to this one, that tinygrad's scheduler has no reason to reduce in two kernels: it splits
+    big reductions by a divisor from 8 to 256, and would not see that this one is about to become a direct load."""
     if size >= 32768:
         while any(size % d == 0 for d in range(8, 257)):
-            size += 1
+            size -= 1
     return size
 
 
 def take_rows(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """`x` with dimension `dim` replaced by the dimensions of `index`; 0 where the index is out of range."""
+    """`x` with dimension `dim` replaced by the dimensions of the non-negative `index`."""
     before, after = tuple(x.shape[:dim]), tuple(x.shape[dim + 1 :])
     shape = (*before, *index.shape, *after)
     if 0 in shape or not x.shape[dim]:
         return zeros(shape, x.dtype)
     if x.shape[dim] == 1:
-        return x.reshape(*before, *(1 for _ in index.shape), *after).expand(shape)
-    size, count = _unsplittable(x.shape[dim]), index.numel()
-    rows = x.reshape(math.prod(before), 1, x.shape[dim], math.prod(after))
-    if size > x.shape[dim]:
-        rows = rows.pad((None, None, (0, size - x.shape[dim]), None))
-    here = index.reshape(1, count, 1, 1) == positions(size, 2, 4)
-    return here.where(rows, 0).sum(2, dtype=x.dtype).reshape(shape)
+        return x.reshape((*before, *(1 for _ in index.shape), *after)).expand(shape)
+    size, whole, count = x.shape[dim], _unsplittable(x.shape[dim]), index.numel()
+    rows = x.reshape(math.prod(before), 1, size, math.prod(after))
+    index = index.reshape(1, count, 1, 1)
+    taken = _one_hot_sum(rows.shrink((None, None, (0, whole), None)), index)
+    if whole < size:
+        rest = _one_hot_sum(rows.shrink((None, None, (whole, size), None)), index - whole)
+        taken = (index.squeeze(2) < whole).where(taken, rest)
+    return taken.reshape(shape)
+
+
+def _one_hot_sum(rows: Tensor, index: Tensor) -> Tensor:
+    return (index == positions(rows.shape[2], 2, 4)).where(rows, 0).sum(2, dtype=rows.dtype)
 
 
 def take_flat(x: Tensor, index: Tensor) -> Tensor:
