@@ -4,7 +4,7 @@ A program is a function of the device. Written as a generator it yields after ea
 local variables (and among what it yields or returns) is compared: values, and everything PyTorch can tell about a
 tensor's geometry and aliases. Reading values flushes, so each program runs under several schedules of flushes.
 
-`TORCH_TINY_TEST_DEVICE=cpu` puts the CPU in the device's place, to work on the tests themselves; costs are not checked then.
+`TORCH_TINY_TEST_DEVICE=cpu` puts the CPU in the place of the device, to work on the tests alone: costs go unchecked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import torch
 
@@ -204,7 +205,7 @@ def same_error(action: Callable[..., Any], make: Callable[[str], Any] = lambda d
     metadata. Returns the message."""
     made = {device: make(device) for device in ("cpu", DEVICE)}
     before = [(name, t.detach().cpu().clone()) for name, t in leaves(made[DEVICE]) if isinstance(t, torch.Tensor)]
-    errors = {device: raised_by(lambda: action(made[device])) for device in made}
+    errors = {device: raised_by(partial(action, made[device])) for device in made}
     assert errors["cpu"] is not None, "the CPU accepts this: not an error case"
     assert_same_error(errors["cpu"], errors[DEVICE])
     cpu, tiny = (dict(leaves(made[device])) for device in ("cpu", DEVICE))
@@ -253,7 +254,7 @@ def compare_step(want: Step, got: Step, where: str, read: bool, rtol=None, atol=
         if not isinstance(value, torch.Tensor):
             number = got.leaves[name]
             torch.testing.assert_close(
-                number, value, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m: f"{where}: {name}: {m}"
+                number, value, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, name=name: f"{where}: {name}: {m}"
             )
         elif read:
             compare_values(name, value, got.leaves[name], where, rtol, atol)
@@ -267,7 +268,7 @@ class Cost:
 
     COUNTERS = ("nodes", "flushes", "compiles", "replays", "kernels", "bytes_moved")
 
-    def __enter__(self) -> Cost:
+    def __enter__(self) -> Self:
         flush()
         self.before = torch.tiny.stats() if ON_TINY else {}
         return self

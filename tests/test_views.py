@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 
 import pytest
 import torch
@@ -587,7 +588,7 @@ def test_two_reads_with_a_write_between_see_two_values():
 def test_addresses_are_distinct_while_alive_and_offsets_follow_strides():
     tensors = [torch.empty(10, device=DEVICE) for _ in range(50)]
     spans = sorted((t.data_ptr(), t.data_ptr() + 40) for t in tensors)
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:]))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
     assert tensors[0][3:].data_ptr() - tensors[0].data_ptr() == 12
     assert tensors[0].is_set_to(tensors[0].view(10)) and not tensors[0].is_set_to(tensors[1])
 
