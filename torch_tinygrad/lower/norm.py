@@ -1,0 +1,219 @@
+"""Normalisations over batches, layers and groups, with their gradients, computed in single precision for half types."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from tinygrad import Tensor
+from tinygrad.dtype import DType
+
+from .matmul import accumulator
+from .registry import lowers
+
+aten = torch.ops.aten
+
+
+def wide(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.cast(accumulator(value.dtype))
+
+
+def statistics(x: Tensor, axes: tuple[int, ...], kept: DType) -> tuple[Tensor, Tensor, int]:
+    """Mean and biased variance over `axes` (kept as 1), and over how many elements."""
+    count = math.prod(x.shape[a] for a in axes)
+    mean = x.sum(axes, keepdim=True, dtype=kept) / max(count, 1)
+    difference = x - mean
+    return mean, (difference * difference).sum(axes, keepdim=True, dtype=kept) / max(count, 1), count
+
+
+def channels(value: Tensor, rank: int) -> Tensor:
+    return value.reshape(1, -1, *(1,) * (rank - 2))
+
+
+def per_channel_axes(x: Tensor) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
+
+
+def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    if weight is not None:
+        x = x * weight.cast(x.dtype)
+    return x if bias is None else x + bias.cast(x.dtype)
+
+
+def batch_norm(x, weight, bias, running_mean, running_var, training: bool, momentum, eps: float) -> tuple[Tensor, ...]:
+    """Output, saved mean, saved inverse deviation, new running mean, new running variance."""
+    x = wide(x)
+    kept, rank = x.dtype, x.ndim
+    if training:
+        mean, var, count = statistics(x, per_channel_axes(x), kept)
+        mean, var = mean.reshape(-1), var.reshape(-1)
+        if running_mean is not None:
+            running_mean = running_mean * (1 - momentum) + mean.cast(running_mean.dtype) * momentum
+        if running_var is not None:
+            unbiased = var * (count / (count - 1) if count > 1 else math.nan)
+            running_var = running_var * (1 - momentum) + unbiased.cast(running_var.dtype) * momentum
+    else:
+        mean, var = running_mean.cast(kept), running_var.cast(kept)
+    invstd = (var + eps).rsqrt()
+    result = (x - channels(mean, rank)) * channels(invstd, rank)
+    result = affine(result, *(None if p is None else channels(p, rank) for p in (weight, bias)))
+    return result, mean, invstd, running_mean, running_var
+
+
+def saved(value: Tensor, meta) -> Tensor:
+    """What is kept for the backward pass: nothing, where PyTorch keeps nothing outside of training."""
+    return Tensor.zeros(0, dtype=meta.tiny) if meta.shape == (0,) else value
+
+
+@lowers(aten.native_batch_norm.default)
+def native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, *, meta):
+    """Without the write to the running statistics, which the schema does not show."""
+    out, mean, invstd, _, _ = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return out, saved(mean, meta[1]), saved(invstd, meta[2])
+
+
+@lowers(aten._native_batch_norm_legit.no_stats)
+def batch_norm_no_stats(x, weight, bias, training, momentum, eps):
+    return batch_norm(x, weight, bias, None, None, True, momentum, eps)[:3]
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, *, meta):
+    return native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps, meta=meta)
+
+
+@lowers(aten._native_batch_norm_legit_functional.default, lifts=("momentum",))
+def batch_norm_functional(x, weight, bias, running_mean, running_var, training, momentum, eps, *, meta):
+    out, mean, invstd, new_mean, new_var = batch_norm(
+        x, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+    return out, saved(mean, meta[1]), saved(invstd, meta[2]), new_mean, new_var
+
+
+@lowers(aten._batch_norm_with_update_functional.default, lifts=("momentum",))
+def batch_norm_update_functional(x, weight, bias, running_mean, running_var, momentum, eps, *, meta):
+    out, mean, invstd, new_mean, new_var = batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return out, mean, invstd, Tensor.zeros(*meta[3].shape, dtype=meta[3].tiny), new_mean, new_var
+
+
+@lowers(aten._batch_norm_no_update.default)
+def batch_norm_no_update(x, weight, bias, running_mean, running_var, momentum, eps, *, meta):
+    out, mean, invstd, _, _ = batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+    reserve = Tensor.zeros(*meta[3].shape, dtype=meta[3].tiny)
+    return out, saved(mean, meta[1]), saved(invstd, meta[2]), reserve
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def batch_norm_gradients(
+    grad, x, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
+) -> tuple[Tensor | None, ...]:
+    grad, x = wide(grad), wide(x)
+    kept, rank, axes = x.dtype, x.ndim, per_channel_axes(x)
+    count = max(math.prod(x.shape[a] for a in axes), 1)
+    if train:
+        mean, invstd = save_mean.cast(kept), save_invstd.cast(kept)
+    else:
+        mean, invstd = running_mean.cast(kept), (running_var.cast(kept) + eps).rsqrt()
+    normal = (x - channels(mean, rank)) * channels(invstd, rank)
+    grad_bias = grad.sum(axes, dtype=kept)
+    grad_weight = (grad * normal).sum(axes, dtype=kept)
+    scale = invstd if weight is None else invstd * weight.cast(kept)
+    grad_x = grad
+    if train:
+        grad_x = grad - channels(grad_bias / count, rank) - normal * channels(grad_weight / count, rank)
+    grad_x = grad_x * channels(scale, rank)
+    results = (grad_x, grad_weight, grad_bias)
+    return tuple(result if wanted else None for result, wanted in zip(results, output_mask))
+
+
+@lowers(aten.batch_norm_backward.default)
+def batch_norm_gradients_with_reserve(
+    grad, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask, reserve
+):
+    return batch_norm_gradients(
+        grad, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
+    )
+
+
+def inner_axes(x: Tensor, normalized_shape) -> tuple[int, ...]:
+    return tuple(range(x.ndim - len(normalized_shape), x.ndim))
+
+
+@lowers(aten.native_layer_norm.default)
+def layer_norm(x, normalized_shape, weight, bias, eps):
+    x = wide(x)
+    mean, var, _ = statistics(x, inner_axes(x, normalized_shape), x.dtype)
+    rstd = (var + eps).rsqrt()
+    return affine((x - mean) * rstd, weight, bias), mean, rstd
+
+
+def normalized_input_gradient(grad: Tensor, normal: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The gradient before the division by the deviation, of x ↦ (x - mean) / deviation over `axes`."""
+    count = max(math.prod(grad.shape[a] for a in axes), 1)
+    mean_grad = grad.sum(axes, keepdim=True) / count
+    return grad - mean_grad - normal * ((grad * normal).sum(axes, keepdim=True) / count)
+
+
+@lowers(aten.native_layer_norm_backward.default)
+def layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bias, output_mask):
+    grad, x = wide(grad), wide(x)
+    kept, axes = x.dtype, inner_axes(x, normalized_shape)
+    outer = tuple(range(x.ndim - len(normalized_shape)))
+    rstd = rstd.cast(kept)
+    normal = (x - mean.cast(kept)) * rstd
+    grad_x = grad_weight = grad_bias = None
+    if output_mask[0]:
+        inner = grad if weight is None else grad * weight.cast(kept)
+        grad_x = normalized_input_gradient(inner, normal, axes) * rstd
+    if output_mask[1]:
+        grad_weight = (grad * normal).sum(outer, dtype=kept) if outer else grad * normal
+    if output_mask[2]:
+        grad_bias = grad.sum(outer, dtype=kept) if outer else grad
+    return grad_x, grad_weight, grad_bias
+
+
+@lowers(aten.native_group_norm.default)
+def group_norm(x, weight, bias, n, c, pixels, groups, eps):
+    shape, x = x.shape, wide(x)
+    mean, var, _ = statistics(x.reshape(n, groups, c // groups * pixels), (2,), x.dtype)
+    rstd = (var + eps).rsqrt()
+    result = ((x.reshape(n, groups, c // groups * pixels) - mean) * rstd).reshape(n, c, pixels)
+    result = affine(result, *(None if p is None else p.reshape(1, c, 1) for p in (weight, bias)))
+    return result.reshape(shape), mean.squeeze(2), rstd.squeeze(2)
+
+
+@lowers(aten.native_group_norm_backward.default)
+def group_norm_backward(grad, x, mean, rstd, weight, n, c, pixels, groups, output_mask):
+    shape, kept = x.shape, accumulator(x.dtype)
+    grouped = (n, groups, c // groups * pixels)
+    grad, x = (wide(t).reshape(grouped) for t in (grad, x))
+    rstd = rstd.cast(kept).unsqueeze(2)
+    normal = (x - mean.cast(kept).unsqueeze(2)) * rstd
+    grad_x = grad_weight = grad_bias = None
+    if output_mask[0]:
+        inner = grad
+        if weight is not None:
+            inner = (grad.reshape(n, c, pixels) * weight.cast(kept).reshape(1, c, 1)).reshape(grouped)
+        grad_x = (normalized_input_gradient(inner, normal, (2,)) * rstd).reshape(shape)
+    if output_mask[1]:
+        grad_weight = (grad * normal).reshape(n, c, pixels).sum((0, 2), dtype=kept)
+    if output_mask[2]:
+        grad_bias = grad.reshape(n, c, pixels).sum((0, 2), dtype=kept)
+    return grad_x, grad_weight, grad_bias
+
+
+@lowers(aten._fused_rms_norm_backward.default)
+def rms_norm_backward(grad, x, normalized_shape, rstd, weight, output_mask):
+    grad, x = wide(grad), wide(x)
+    kept, axes = x.dtype, inner_axes(x, normalized_shape)
+    outer = tuple(range(x.ndim - len(normalized_shape)))
+    rstd = rstd.cast(kept)
+    normal = x * rstd
+    grad_x = grad_weight = None
+    if output_mask[0]:
+        inner = grad if weight is None else grad * weight.cast(kept)
+        count = max(math.prod(normalized_shape), 1)
+        grad_x = (inner - normal * ((inner * normal).sum(axes, keepdim=True) / count)) * rstd
+    if output_mask[1]:
+        grad_weight = (grad * normal).sum(outer, dtype=kept) if outer else grad * normal
+    return grad_x, grad_weight
