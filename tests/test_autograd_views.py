@@ -1,4 +1,5 @@
 """Gradients of programs that mix views, in-place writes, hooks and custom functions are the CPU's."""
+# ruff: noqa: F841 - the differential helper compares the local variables of a program
 
 from __future__ import annotations
 

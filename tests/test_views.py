@@ -1,4 +1,5 @@
 """Aliasing and metadata: every alias of a storage reads every write, and looks exactly as it does on the CPU."""
+# ruff: noqa: F841 - the differential helper compares the local variables of a program
 
 from __future__ import annotations
 
