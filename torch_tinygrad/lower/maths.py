@@ -194,3 +194,16 @@ def cos(x: Tensor) -> Tensor:
     """1 - 2*sin(x/2)**2: shifting x by pi/2 instead would round large arguments."""
     half = (x * 0.5).sin()
     return 1.0 - 2.0 * half * half
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e**x) without overflow."""
+    return (x > 0).where(x, 0.0) + log1p(exp(-absolute(x)))
+
+
+def sin_pi(x: Tensor) -> Tensor:
+    """sin(pi * x) for |x| <= 1, by its series after folding into [-1/2, 1/2]."""
+    folded = (x > 0.5).where(1.0 - x, (x < -0.5).where(-1.0 - x, x))
+    count = 11 if x.dtype == dtypes.float64 else 7
+    terms = [(-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(count - 1, -1, -1)]
+    return folded * polynomial(folded * folded, terms)

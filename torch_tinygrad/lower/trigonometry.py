@@ -1,0 +1,138 @@
+"""Trigonometric and hyperbolic functions that tinygrad lacks or computes too coarsely."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from tinygrad import Tensor, dtypes
+
+from torch_tinygrad.lower import maths as m
+from torch_tinygrad.lower.maths import polynomial
+from torch_tinygrad.lower.pointwise import register_binary, register_unary
+
+aten = torch.ops.aten
+
+HALF_PI = math.pi / 2
+# pi/2 in parts whose products with small integers are exact in float32
+HALF_PI_PARTS = (1.5703125, 4.837512969970703125e-4, 7.549789948768648e-8)
+
+
+def tan(x: Tensor) -> Tensor:
+    """sin/cos after subtracting the nearest multiple of pi/2, so that the poles keep their relative accuracy."""
+    quarter = m.round_even(x * (2 / math.pi))
+    parts = HALF_PI_PARTS if x.dtype == dtypes.float32 else (HALF_PI, 6.123233995736766e-17)
+    rest = x
+    for part in parts:
+        rest = rest - quarter * part
+    square = rest * rest
+    count = 10 if x.dtype == dtypes.float64 else 6
+    sine = rest * polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(count - 1, -1, -1)])
+    cosine = polynomial(square, [(-1) ** k / math.factorial(2 * k) for k in range(count - 1, -1, -1)])
+    odd = (quarter * 0.5).trunc() * 2.0 != quarter
+    near = odd.where(-cosine / sine, sine / cosine)
+    return (m.absolute(x) < 8192.0).where(near, x.sin() / m.cos(x))
+
+
+# atan(x) = x + x**3 * P(x*x) / Q(x*x) for |x| <= 0.66 (Cephes)
+ATAN = (
+    [-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1, -1.228866684490136173410e2,
+     -6.485021904942025371773e1],
+    [1.0, 2.485846490142306297962e1, 1.650270098316988542046e2, 4.328810604912902668951e2, 4.853903996359136964868e2,
+     1.945506571482613964425e2],
+)  # fmt: skip
+
+
+def atan(x: Tensor) -> Tensor:
+    size = m.absolute(x)
+    far, middle = size > 2.41421356237309504880, size > 0.66
+    reduced = far.where(-size.reciprocal(), middle.where((size - 1.0) / (size + 1.0), size))
+    square = reduced * reduced
+    series = reduced + reduced * square * (polynomial(square, ATAN[0]) / polynomial(square, ATAN[1]))
+    return m.copysign(far.where(HALF_PI, middle.where(HALF_PI / 2, 0.0)) + series, x)
+
+
+def atan2(y: Tensor, x: Tensor) -> Tensor:
+    above, beside = m.absolute(y), m.absolute(x)
+    both_infinite = above.eq(m.INF) & beside.eq(m.INF)
+    steep = beside < above
+    quotient = steep.where(beside, above) / steep.where(above, beside)
+    quotient = both_infinite.where(1.0, (above.eq(0) & beside.eq(0)).where(0.0, quotient))
+    angle = atan(quotient)
+    angle = steep.where(HALF_PI - angle, angle)
+    angle = m.sign_bit(x).where(math.pi - angle, angle)
+    return (x.isnan() | y.isnan()).where(m.NAN, m.copysign(angle, y))
+
+
+def asin(x: Tensor) -> Tensor:
+    return atan2(x, ((1.0 - x) * (1.0 + x)).sqrt())
+
+
+def acos(x: Tensor) -> Tensor:
+    return atan2(((1.0 - x) * (1.0 + x)).sqrt(), x)
+
+
+def sinh(x: Tensor) -> Tensor:
+    size = m.absolute(x)
+    grown = m.exp(size * 0.5)
+    near = m.expm1((size < 1.0).where(size, 0.0))
+    return m.copysign(
+        (size < 1.0).where(0.5 * (near + near / (near + 1.0)), 0.5 * grown * grown - 0.5 * m.exp(-size)), x
+    )
+
+
+def cosh(x: Tensor) -> Tensor:
+    grown = m.exp(m.absolute(x) * 0.5)
+    return 0.5 * grown * grown + 0.5 * m.exp(-m.absolute(x))
+
+
+def asinh(x: Tensor) -> Tensor:
+    size = m.absolute(x)
+    large = size > 1e8
+    bounded = large.where(1.0, size)
+    near = m.log1p(bounded + bounded * bounded / (1.0 + (bounded * bounded + 1.0).sqrt()))
+    return m.copysign(large.where(size.log() + math.log(2), near), x)
+
+
+def acosh(x: Tensor) -> Tensor:
+    large = x > 1e8
+    rest = large.where(1.0, x) - 1.0
+    return large.where(x.log() + math.log(2), m.log1p(rest + (rest * (rest + 2.0)).sqrt()))
+
+
+def atanh(x: Tensor) -> Tensor:
+    size = m.absolute(x)
+    return m.copysign(0.5 * m.log1p(2.0 * size / (1.0 - size)), x)
+
+
+def sinc(x: Tensor) -> Tensor:
+    angle = x * math.pi
+    return x.eq(0).where(1.0, angle.sin() / angle)
+
+
+def hypot(a: Tensor, b: Tensor) -> Tensor:
+    """Scaled by the larger, so that squares neither overflow nor vanish."""
+    a, b = m.absolute(a), m.absolute(b)
+    large, small = m.maximum(a, b), m.minimum(a, b)
+    quotient = large.eq(0).where(0.0, small / large)
+    infinite = a.eq(m.INF) | b.eq(m.INF)
+    return infinite.where(m.INF, large * (1.0 + quotient * quotient).sqrt())
+
+
+UNARY = {
+    aten.tan: tan,
+    aten.atan: atan,
+    aten.asin: asin,
+    aten.acos: acos,
+    aten.sinh: sinh,
+    aten.cosh: cosh,
+    aten.asinh: asinh,
+    aten.acosh: acosh,
+    aten.atanh: atanh,
+    aten.sinc: sinc,
+}
+for _op, _compute in UNARY.items():
+    register_unary(_op.default, _compute)
+
+register_binary((aten.atan2.default,), atan2)
+register_binary((aten.hypot.default,), hypot)
