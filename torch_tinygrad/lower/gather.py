@@ -89,7 +89,7 @@ def join_indices(shape: tuple[int, ...], indices: list[Tensor | None]) -> Joined
     if math.prod(sizes) >= 2**31:
         parts = [p.cast(dtypes.int64) for p in parts]
     joined = None
-    for part, stride in zip(parts, strides_of(sizes)):
+    for part, stride in zip(parts, strides_of(sizes), strict=True):
         scaled = part if stride == 1 else part * stride
         joined = scaled if joined is None else joined + scaled
     return Joined(order, first, len(at), math.prod(sizes), joined)

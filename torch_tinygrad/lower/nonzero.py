@@ -1,0 +1,176 @@
+"""Operators whose work depends on where a mask is true: running counts, search in sorted rows, and from both the
+positions of a known number of true elements in O(n + k log n)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import AddrSpace, DType
+from tinygrad.uop.ops import AxisType, KernelInfo, UOp
+
+from .gather import take_flat
+from .registry import Meta, lowers, result_dtype
+from .shape import positions, strides_of, zeros
+
+aten = torch.ops.aten
+
+# Threads that share one row where the device has many: each counts a piece, then the pieces are added up.
+PIECES = 512
+
+
+def in_parallel(x: Tensor) -> bool:
+    """Whether the device needs many threads to be fast."""
+    device = x.device if isinstance(x.device, str) else x.device[0]
+    return not device.startswith(("CPU", "PYTHON", "NULL"))
+
+
+def running_count(x: Tensor) -> Tensor:
+    """Inclusive running sums, in int32, along the last dimension of a 2-dim tensor of bools or integers."""
+    rows, size = x.shape
+    if 0 in x.shape:
+        return zeros((rows, size), dtypes.int32)
+    pieces = min(PIECES, math.ceil(size / 64)) if in_parallel(x) else 1
+    length = math.ceil(size / pieces)
+    pieces = math.ceil(size / length)
+    padded = x.pad((None, (0, pieces * length - size))) if pieces * length > size else x
+    counted = _count_pieces(padded.reshape(rows * pieces, length))
+    if pieces > 1:
+        counted = counted.reshape(rows, pieces, length)
+        totals = counted.shrink((None, None, (length - 1, length))).squeeze(2).contiguous()
+        before = positions(pieces, 0, 2) > positions(pieces, 1, 2)
+        counted = counted + before.where(totals.unsqueeze(1), 0).sum(2, dtype=dtypes.int32).unsqueeze(2)
+    return counted.reshape(rows, pieces * length).shrink((None, (0, size)))
+
+
+def _count_pieces(x: Tensor) -> Tensor:
+    rows, size = x.shape
+
+    def kernel(out: UOp, x: UOp) -> UOp:
+        row, at = UOp.range(rows, 0), UOp.range(size, 1, AxisType.LOOP)
+        total = UOp.placeholder((1,), dtypes.int32, 0, AddrSpace.REG)
+        total = total.after(row)[0].set(0)
+        place = row * size + at
+        now = total.after(at)[0].load() + x.flatten()[place].load().cast(dtypes.int32)
+        writes = UOp.group(total[0].store(now), out.flatten()[place].store(now))
+        return writes.end(at).end(row).sink(arg=KernelInfo(name="running_count", opts_to_apply=()))
+
+    return Tensor.custom_kernel(Tensor.empty(rows, size, dtype=dtypes.int32, device=x.device), x, fxn=kernel)[0]
+
+
+def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = None) -> Tensor:
+    """For each of `values` (R, Q), how many elements of its sorted row (R or 1, n) come before it. `order` gives the
+    positions that sort the row when it is not sorted itself."""
+    (batch, queries), size = values.shape, rows.shape[1]
+    if 0 in (batch, queries, size):
+        return zeros((batch, queries), dtypes.int32)
+    steps = size.bit_length()
+    tensors = [Tensor.empty(batch, queries, dtype=dtypes.int32, device=values.device), values, rows]
+    shared = rows.shape[0] == 1
+
+    def kernel(out: UOp, values: UOp, rows: UOp, *order: UOp) -> UOp:
+        row, query = UOp.range(batch, 0), UOp.range(queries, 1)
+        step = UOp.range(steps, 2, AxisType.LOOP)
+        found = UOp.placeholder((1,), dtypes.int32, 0, AddrSpace.REG)
+        found = found.after(row, query)[0].set(0)
+        value = values.flatten()[row * queries + query].load()
+        now = found.after(step)[0].load()
+        jump = UOp.const(1, dtypes.int32) << (UOp.const(steps - 1, dtypes.int32) - step.cast(dtypes.int32))
+        start = UOp.const(0) if shared else row * size
+        at = (now + jump - 1).minimum(size - 1).maximum(0).cast(dtypes.weakint)
+        if order:
+            at = order[0].flatten()[start + at].load().cast(dtypes.int32).maximum(0).minimum(size - 1)
+            at = at.cast(dtypes.weakint)
+        here = rows.flatten()[start + at].load()
+        passed = ((value < here) if right else ((value < here) | here.eq(value))).logical_not()
+        now = (passed & (now + jump < size + 1)).where(now + jump, now)
+        loop = found[0].store(now).end(step)
+        result = found.after(loop)[0].load()
+        write = out.flatten()[row * queries + query].store(result).end(row, query)
+        return write.sink(arg=KernelInfo(name="search", opts_to_apply=()))
+
+    return Tensor.custom_kernel(*tensors, *([order] if order is not None else []), fxn=kernel)[0]
+
+
+def true_positions(mask: Tensor, count: int) -> Tensor:
+    """Where the first `count` true elements of a flat mask are; `mask.numel()` for those that do not exist."""
+    counts = running_count(mask.reshape(1, mask.numel()))
+    wanted = (positions(count) + 1).reshape(1, count)
+    return search(counts, wanted.contiguous(), right=False).reshape(count)
+
+
+def coordinates(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The rows of indices, (k, ndim), of flat positions in a tensor of `shape`."""
+    if not shape:
+        return zeros((flat.shape[0], 0), dtypes.int64)
+    columns = [flat // step % size for size, step in zip(shape, strides_of(shape), strict=True)]
+    return Tensor.stack(*columns, dim=1)
+
+
+def nonzero(x: Tensor, count: int) -> Tensor:
+    """`torch.nonzero` of a tensor known to have `count` non-zero elements."""
+    if not count or not x.numel():
+        return zeros((count, x.ndim), dtypes.int64)
+    return coordinates(true_positions((x != 0).flatten(), count), tuple(x.shape))
+
+
+def masked_select(x: Tensor, mask: Tensor, count: int) -> Tensor:
+    """`torch.masked_select` of operands known to have `count` true elements of the broadcast mask."""
+    if not count:
+        return zeros((0,), x.dtype)
+    x, mask = x._broadcasted(mask)
+    return take_flat(x.flatten(), true_positions(mask.flatten(), count))
+
+
+@lowers(aten.nonzero_static.default)
+def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    if not size or not x.ndim or not x.numel():
+        return Tensor.full((size, x.ndim), fill_value, dtype=dtypes.int64, buffer=False)
+    at = true_positions((x != 0).flatten(), size)
+    return (at < x.numel()).unsqueeze(1).where(coordinates(at, tuple(x.shape)), fill_value)
+
+
+def _searched(rows: Tensor, values: Tensor, right: bool, side: str | None, sorter: Tensor | None) -> Tensor:
+    right = right or side == "right"
+    dtype = result_dtype(rows, values)
+    dtype = dtypes.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else dtype
+    rows, values = rows.cast(dtype), values.cast(dtype)
+    size = rows.shape[-1]
+    if rows.ndim == 1:
+        rows, flat = rows.reshape(1, size), values.reshape(1, values.numel())
+        sorter = None if sorter is None else sorter.reshape(1, size)
+    else:
+        lead = math.prod(rows.shape[:-1])
+        rows, flat = rows.reshape(lead, size), values.reshape(lead, values.shape[-1])
+        sorter = None if sorter is None else sorter.reshape(lead, size)
+    return search(rows, flat, right, sorter).reshape(values.shape)
+
+
+def _as_tensor(value, dtype: DType) -> Tensor:
+    return value if isinstance(value, Tensor) else Tensor.full((), value, dtype=dtype, buffer=False)
+
+
+@lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(
+    rows: Tensor,
+    values: Tensor | float,
+    *,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    return _searched(rows, _as_tensor(values, rows.dtype), right, side, sorter)
+
+
+@lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(values: Tensor | float, boundaries: Tensor, *, right: bool = False) -> Tensor:
+    return _searched(boundaries, _as_tensor(values, boundaries.dtype), right, None, None)
+
+
+@lowers(aten.repeat_interleave.Tensor)
+def repeat_interleave(repeats: Tensor, *, meta: tuple[Meta, ...]) -> Tensor:
+    """Element i belongs to the first entry whose running total exceeds i."""
+    count = meta[0].shape[0]
+    totals = running_count(repeats.reshape(1, repeats.numel()))
+    return search(totals, positions(count).reshape(1, count).contiguous(), right=True).reshape(count)
