@@ -44,7 +44,10 @@ def apply(array, steps):
 
 
 def elements(size, stride, offset):
-    return [offset + sum(i * s for i, s in zip(index, stride)) for index in itertools.product(*map(range, size))]
+    return [
+        offset + sum(i * s for i, s in zip(index, stride, strict=True))
+        for index in itertools.product(*map(range, size))
+    ]
 
 
 def view(flat, size, stride, offset):
@@ -103,7 +106,7 @@ def test_write_plans_place_every_element_and_nothing_else():
     for _ in range(6000):
         n, size, stride, offset = random_nested(rng)
         steps = write_plan(n, size, stride, offset)
-        if any(z > 1 and s == 0 for z, s in zip(size, stride)):
+        if any(z > 1 and s == 0 for z, s in zip(size, stride, strict=True)):
             assert steps is None
             continue
         value = np.arange(1, 1 + int(np.prod(size))).reshape(size)

@@ -1,5 +1,5 @@
 """Strided regions of a flat array, as movement operations and as sets: how a region is read and written with reshape,
-shrink, pad, permute, expand and flip, and whether two regions meet. Pure arithmetic, linear in the number of dimensions.
+shrink, pad, permute, expand and flip, and whether two regions meet. Pure arithmetic on a handful of dimensions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write_plan(n: int, size: Sequence[int], stride: Sequence[int], offset: int) 
     shapes = [(n,)]
     for step in forward:
         shapes.append(shape_after(shapes[-1], step))
-    backward = [_inverse(step, before) for step, before in zip(forward, shapes[:-1])]
+    backward = [_inverse(step, before) for step, before in zip(forward, shapes[:-1], strict=True)]
     return _joined(list(reversed(backward)), tuple(size))
 
 
@@ -60,7 +60,7 @@ def shape_after(shape: tuple[int, ...], step: Step) -> tuple[int, ...]:
     if kind == "shrink":
         return tuple(hi - lo for lo, hi in argument)
     if kind == "pad":
-        return tuple(z + before + after for z, (before, after) in zip(shape, argument))
+        return tuple(z + before + after for z, (before, after) in zip(shape, argument, strict=True))
     if kind == "permute":
         return tuple(shape[axis] for axis in argument)
     return shape
@@ -70,7 +70,7 @@ def extent(size: Sequence[int], stride: Sequence[int], offset: int) -> tuple[int
     """The half-open interval of elements between the region's first and last; empty regions have an empty one."""
     if 0 in size:
         return offset, offset
-    reach = [(z - 1) * s for z, s in zip(size, stride)]
+    reach = [(z - 1) * s for z, s in zip(size, stride, strict=True)]
     return offset + sum(r for r in reach if r < 0), offset + sum(r for r in reach if r > 0) + 1
 
 
@@ -87,7 +87,7 @@ def covers(n: int, size: Sequence[int], stride: Sequence[int], offset: int) -> b
 def is_contiguous(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Row-major without gaps; strides of size-1 dimensions do not matter."""
     expected = 1
-    for z, s in zip(reversed(size), reversed(stride)):
+    for z, s in zip(reversed(size), reversed(stride), strict=True):
         if z != 1 and s != expected:
             return 0 in size
         expected *= z
@@ -114,8 +114,8 @@ def families_meet(a: Region, b: Region, shifts: Sequence[Term]) -> bool:
             if shifts:
                 return True
             terms += [(1, 0, unit_a - 1), (-1, 0, unit_b - 1)]
-    terms += [(unit_a * s, 0, z - 1) for z, s in zip(a.size, a.stride)]
-    terms += [(-unit_b * s, 0, z - 1) for z, s in zip(b.size, b.stride)]
+    terms += [(unit_a * s, 0, z - 1) for z, s in zip(a.size, a.stride, strict=True)]
+    terms += [(-unit_b * s, 0, z - 1) for z, s in zip(b.size, b.stride, strict=True)]
     return reachable(b.offset * unit_b - a.offset * unit_a, terms)
 
 
@@ -138,7 +138,7 @@ def contains_exactly_same(a: Region, b: Region) -> bool:
         return False
     if 0 in a.size or 0 in b.size:
         return 0 in a.size and 0 in b.size
-    return _element_set(a) == _element_set(b)
+    return element_set(a) == element_set(b)
 
 
 def reachable(target: int, terms: Sequence[Term]) -> bool:
@@ -185,7 +185,7 @@ def _real_dims(size: Sequence[int]) -> int:
 def _nontrivial(size: Sequence[int], stride: Sequence[int], offset: int):
     """The dimensions that move, as (axis, size, |stride|, negative), largest stride first, and the lowest offset."""
     dims = []
-    for axis, (z, s) in enumerate(zip(size, stride)):
+    for axis, (z, s) in enumerate(zip(size, stride, strict=True)):
         if z != 1 and s != 0:
             dims.append((axis, z, abs(s), s < 0))
             offset += min(0, s * (z - 1))
@@ -213,7 +213,8 @@ def _merged(dims: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return out
 
 
-def _element_set(region: Region):
+def element_set(region: Region) -> tuple[int, list[tuple[int, int]]]:
+    """What a region holds, in whatever order: the lowest element, and (size, stride) of its merged dimensions."""
     dims, offset = _nontrivial(region.size, region.stride, region.offset)
     return offset, _merged([(z, s) for _, z, s, _ in dims])
 
@@ -229,7 +230,7 @@ def _lattice_steps(n: int, dims: list[tuple[int, int]], offset: int) -> tuple[li
 
     def cut() -> None:
         nonlocal shape, windows
-        if any(hi - lo != z for (lo, hi), z in zip(windows, shape)):
+        if any(hi - lo != z for (lo, hi), z in zip(windows, shape, strict=True)):
             steps.append(("shrink", tuple(windows)))
         shape = [hi - lo for lo, hi in windows]
         windows = [(0, z) for z in shape]
@@ -277,9 +278,9 @@ def _inverse(step: Step, before: tuple[int, ...]) -> Step:
     if kind == "reshape":
         return "reshape", before
     if kind == "shrink":
-        return "pad", tuple((lo, z - hi) for z, (lo, hi) in zip(before, argument))
+        return "pad", tuple((lo, z - hi) for z, (lo, hi) in zip(before, argument, strict=True))
     if kind == "pad":
-        return "shrink", tuple((front, front + z) for z, (front, _) in zip(before, argument))
+        return "shrink", tuple((front, front + z) for z, (front, _) in zip(before, argument, strict=True))
     if kind == "permute":
         return "permute", tuple(argument.index(axis) for axis in range(len(argument)))
     return step

@@ -1,0 +1,337 @@
+"""Finds the loops of the program that was recorded and lowers each once, batched: n structurally identical groups of
+nodes whose offsets and numbers advance by constants become one group with a leading dimension of size n.
+
+Runs are found for every period up to 32 nodes by comparing fingerprints of nodes, whole columns at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import copysign
+
+import numpy as np
+
+from torch_tinygrad.trace import pointwise
+from torch_tinygrad.trace.batch import (
+    Loop,
+    Slot,
+    batched,
+    longest_valid,
+    moves,
+    moving_arguments,
+    moving_parts,
+    only_last_matters,
+)
+from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
+
+CanLift = Callable[[str, int], bool]
+
+MAX_PERIOD = 32
+MIN_ITERATIONS = 3
+MIN_ITERATIONS_OF_A_PIECE = 8
+_MAX_FAILURES = 400
+
+
+def reroll(trace: Trace, is_pointwise=pointwise.is_pointwise, can_lift: CanLift = lambda op, argument: True) -> Trace:
+    """The trace with its loops batched, inner ones first, until none is left. Storages keep their numbers.
+
+    Every region of a batched node has the iterations as its leading dimension (stride 0 where it does not move,
+    negative where the loop runs backwards). Numbers that vary become `Lifted` with size (n, 1, ...); a consumer must
+    treat those as numbers in type promotion. Fills and copies appear as `pointwise.canonical` says.
+    `can_lift(op, argument)` says whether a number among an operator's arguments may become a `Lifted`."""
+    original = trace
+    while (smaller := _pass(trace, is_pointwise, can_lift)) is not None:
+        trace = smaller
+    return trace if trace is original else _settled(trace, original)
+
+
+def _settled(trace: Trace, original: Trace) -> Trace:
+    """Numbers that turned out equal in all iterations are constants again. Only here, so that a row of equal numbers
+    does not look different from its neighbours while outer loops are sought."""
+    constants = {a.position: a for node in original.nodes for a in node.args if type(a) is Number}
+
+    def settle(arg):
+        if type(arg) is not Lifted or arg.position not in constants:
+            return arg
+        first, rest = constants[arg.position], _positions(arg)
+        return first if all(_same_number(first, constants.get(position)) for position in rest) else arg
+
+    nodes = [
+        Node(node.op, tuple(map(settle, node.args)), node.outs) if any(type(a) is Lifted for a in node.args) else node
+        for node in trace.nodes
+    ]
+    return Trace(nodes, trace.storages, trace.numbers)
+
+
+def _positions(lifted: Lifted) -> list[int]:
+    positions = np.array([lifted.position])
+    for size, step in zip(lifted.size, lifted.step, strict=True):
+        positions = np.add.outer(positions, np.arange(size) * step).ravel()
+    return positions.tolist()
+
+
+def _same_number(a: Number | None, b: Number | None) -> bool:
+    """Equal as constants: of one type, sign of zero included."""
+    if a is None or b is None or type(a.value) is not type(b.value) or a.value != b.value:
+        return False
+    return not isinstance(a.value, float) or copysign(1, a.value) == copysign(1, b.value)
+
+
+@dataclass(slots=True)
+class _Columns:
+    """The trace as arrays. Entries are the moving parts of all nodes one after the other: node t has those from
+    starts[t] to starts[t + 1]. `value` is an offset or a position, `storage` is -1 for numbers."""
+
+    nodes: list[Node]
+    structure: np.ndarray
+    starts: np.ndarray
+    entry_node: np.ndarray
+    entry_place: np.ndarray
+    value: np.ndarray
+    storage: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    first_place: np.ndarray
+    temporary: np.ndarray
+    nbytes: np.ndarray
+
+
+def _pass(trace: Trace, is_pointwise, can_lift: CanLift) -> Trace | None:
+    if len(trace.nodes) < MIN_ITERATIONS:
+        return None
+    columns = _columns(trace, is_pointwise)
+    replaced: dict[int, tuple[int, list[Node]]] = {}
+    storages = list(trace.storages)
+    free = np.ones(len(trace.nodes), bool)
+    failed = np.zeros(len(trace.nodes), np.int64)
+    failures = 0
+    for period in range(1, min(MAX_PERIOD, len(trace.nodes) // MIN_ITERATIONS) + 1):
+        done = 0
+        for low, high in _intervals(columns, period, free):
+            low = begin = max(low, done)
+            if low >= high:
+                continue
+            if failed[low] and failed[low] == failed[min(high + 2 * period, len(failed)) - 1]:
+                continue
+            tries = 2
+            while high - low >= period and tries and failures < _MAX_FAILURES:
+                found = _attempt(columns, trace, period, low, high, can_lift)
+                if found is None:
+                    tries -= 1
+                    failures += 1
+                    low += period
+                    continue
+                start, end, nodes, enlarged = found
+                replaced[start] = end, nodes
+                free[start:end] = False
+                for s, storage in enlarged.items():
+                    storages[s] = storage
+                low = done = end
+            if not tries:
+                failed[begin : high + 2 * period] = failures
+    if not replaced:
+        return None
+    return Trace(_spliced(trace.nodes, replaced), storages, trace.numbers)
+
+
+def _spliced(nodes: list[Node], replaced: dict[int, tuple[int, list[Node]]]) -> list[Node]:
+    out, at = [], 0
+    for start in sorted(replaced):
+        end, group = replaced[start]
+        out += nodes[at:start] + group
+        at = end
+    return out + nodes[at:]
+
+
+def _columns(trace: Trace, is_pointwise) -> _Columns:
+    kinds: dict[tuple, int] = {}
+    nodes, structure, starts = [], [], [0]
+    values: list[int] = []
+    storages: list[int] = []
+    unused = len(trace.nodes)
+    first = [unused] * len(trace.storages)
+    last = [-1] * len(trace.storages)
+    first_place = [0] * len(trace.storages)
+    for t, node in enumerate(trace.nodes):
+        simple, kind = node, None
+        if is_pointwise(node.op):
+            simple = pointwise.canonical(node)
+            kind = _structure(simple)
+        if kind is None:
+            parts = []
+            touched = [*reads(node), *(out for out in node.outs if out is not None)]
+        else:
+            parts = moving_parts(simple)
+            touched = parts
+        nodes.append(simple)
+        structure.append(t + 1 if kind is None else -kinds.setdefault(kind, len(kinds) + 1))
+        for place, part in enumerate(touched):
+            if type(part) is Region:
+                s = part.storage
+                if first[s] == unused:
+                    first[s], first_place[s] = t, place
+                last[s] = t
+        for part in parts:
+            if type(part) is Region:
+                values.append(part.offset)
+                storages.append(part.storage)
+            else:
+                values.append(part.position)
+                storages.append(-1)
+        starts.append(len(values))
+    begins = np.array(starts, np.int64)
+    entry_node = np.repeat(np.arange(len(nodes)), np.diff(begins))
+    return _Columns(
+        nodes,
+        np.array(structure, np.int64),
+        begins,
+        entry_node,
+        np.arange(len(values)) - begins[entry_node],
+        np.array(values, np.int64),
+        np.array(storages, np.int64),
+        np.array(first, np.int64),
+        np.array(last, np.int64),
+        np.array(first_place, np.int64),
+        np.array([not (s.live or s.has_value) for s in trace.storages], bool),
+        np.array([s.nbytes for s in trace.storages], np.int64),
+    )
+
+
+def _structure(node: Node) -> tuple | None:
+    """Everything about a node that all iterations must have in common; None if it cannot be batched."""
+    parts: list = [node.op]
+    dtypes: set = set()
+    ranks: set = set()
+    copies = node.op == pointwise.COPY
+    for arg in node.args[copies or node.op == pointwise.FILL :]:
+        kind = type(arg)
+        if kind is Region:
+            parts.append((arg.dtype, arg.size, arg.stride))
+            dtypes.add(arg.dtype)
+            ranks.add(bool(arg.size))
+        elif kind is Number:
+            value = arg.value
+            if moves(node.op, arg):
+                parts.append((isinstance(value, float), (), ()))
+            else:
+                parts.append((type(value), repr(value)))
+        elif kind is Lifted:
+            parts.append((arg.is_float, arg.size, arg.step))
+        elif isinstance(arg, (list, tuple)):
+            if any(isinstance(item, (Region, Number, Lifted, list, tuple)) for item in arg):
+                return None
+            parts.append((kind, tuple(arg)))
+        else:
+            parts.append((kind, arg))
+    for out in node.outs:
+        parts.append(None if out is None else (out.dtype, out.size, out.stride))
+    # A 0-dim operand is weak in type promotion and would not stay 0-dim.
+    mixed = len(ranks) > 1 and len(dtypes) > 1 and not copies
+    return None if mixed or all(out is None for out in node.outs) else tuple(parts)
+
+
+def _mixed(values: np.ndarray, salt: int) -> np.ndarray:
+    """A scattered 64-bit image of small numbers."""
+    out = (values.astype(np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
+    out = (out ^ (out >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (out ^ (out >> np.uint64(32))).view(np.int64)
+
+
+def _private(columns: _Columns, period: int) -> np.ndarray:
+    """Storages that no two iterations can share, because they are not used for as long as one takes."""
+    return columns.temporary & (columns.last - columns.first < period)
+
+
+def _intervals(columns: _Columns, period: int, free: np.ndarray) -> list[tuple[int, int]]:
+    """Maximal [low, high) such that every node t in it matches t + period and t + 2 * period, in structure and
+    storages, and advances by the same amounts between them."""
+    starts, storage = columns.starts, columns.storage
+    weights = _mixed(columns.entry_place, 1) | 1
+    private = _private(columns, period)[storage] & (storage >= 0)
+    created = columns.entry_node - columns.first[storage]
+    relative = _mixed(created * 64 + columns.first_place[storage], 2) + _mixed(columns.nbytes[storage], 3)
+    identity = np.where(private, relative, _mixed(storage, 4))
+    fingerprint = _mixed(columns.structure, 5) + _sums(weights * identity, starts)
+    position = _sums(weights * columns.value, starts)
+    same = (fingerprint[:-period] == fingerprint[period:]) & free[:-period] & free[period:]
+    step = position[period:] - position[:-period]
+    steady = same[:-period] & same[period:] & (step[:-period] == step[period:])
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], steady, [False]))))
+    return [(int(low), int(high)) for low, high in edges.reshape(-1, 2) if high - low >= period]
+
+
+def _sums(entries: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    total = np.concatenate(([0], np.cumsum(entries)))
+    return total[starts[1:]] - total[starts[:-1]]
+
+
+def _attempt(columns: _Columns, trace: Trace, period: int, low: int, high: int, can_lift: CanLift):
+    """(start, end, nodes, enlarged storages) of the longest loop that can be batched from about `low` on."""
+    for start in range(low, min(low + period, high - period + 1)):
+        if not _closed(columns, start, period):
+            continue
+        loop = _loop(columns, start, period, (high - start) // period + 2, can_lift)
+        if loop is not None:
+            break
+    else:
+        return None
+    loop.count = longest_valid(loop, MIN_ITERATIONS, MIN_ITERATIONS_OF_A_PIECE)
+    if not loop.count:
+        return None
+    end = start + loop.count * period
+    if only_last_matters(loop):
+        return start, end, trace.nodes[end - period : end], {}
+    result = batched(loop, trace.storages)
+    return result and (start, end, *result)
+
+
+def _closed(columns: _Columns, start: int, period: int) -> bool:
+    """Whether the nodes of one iteration have their private storages to themselves."""
+    storage = columns.storage[columns.starts[start] : columns.starts[start + period]]
+    storage = storage[_private(columns, period)[storage] & (storage >= 0)]
+    return bool((columns.first[storage] >= start).all() and (columns.last[storage] < start + period).all())
+
+
+def _loop(columns: _Columns, start: int, period: int, count: int, can_lift: CanLift) -> Loop | None:
+    """The loop whose first iteration begins at `start`, checked exactly; None if a private storage is used across
+    the borders of its iterations, or a number that must be constant is not."""
+    private = _private(columns, period)
+    slots: list[list[Slot]] = []
+    iterations = np.arange(count)
+    for t in range(start, start + period):
+        row = []
+        for place in range(columns.starts[t + 1] - columns.starts[t]):
+            entries = columns.starts[t + iterations * period] + place
+            values, storage = columns.value[entries], columns.storage[entries]
+            delta = int(values[1] - values[0])
+            if (np.diff(values) != delta).any():
+                return None
+            if storage[0] >= 0 and private[storage[0]]:
+                begin, end = columns.first[storage] - start, columns.last[storage] - start
+                if (begin - begin[0] != iterations * period).any() or (
+                    columns.nbytes[storage] != columns.nbytes[storage[0]]
+                ).any():
+                    return None
+                inside = private[storage] & (begin // period == iterations) & (end // period == iterations)
+                if not inside.all():
+                    count = int(np.argmin(inside))
+                    if count < MIN_ITERATIONS:
+                        return None
+                    iterations = iterations[:count]
+                row.append(Slot(delta, private=True))
+            elif (storage != storage[0]).any():
+                return None
+            else:
+                row.append(Slot(delta))
+        slots.append(row)
+    nodes = columns.nodes[start : start + period]
+    for t, (node, row) in enumerate(zip(nodes, slots, strict=True)):
+        for index, slot in zip(moving_arguments(node), row, strict=False):
+            if type(node.args[index]) is not Number:
+                continue
+            slot.lifts = slot.delta != 0 and can_lift(node.op, index)
+            others = (columns.nodes[start + t + i * period].args[index] for i in range(1, count))
+            if not slot.lifts and not all(type(n) is Number and _same_number(node.args[index], n) for n in others):
+                return None
+    return Loop(nodes, slots, count)
