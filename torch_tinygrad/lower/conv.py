@@ -31,8 +31,8 @@ def spread(x: Tensor, stride: Sequence[int]) -> Tensor:
     lead, sizes = x.shape[: x.ndim - len(stride)], x.shape[x.ndim - len(stride) :]
     x = x.reshape(*lead, *(n for size in sizes for n in (size, 1)))
     x = x.pad(((0, 0),) * len(lead) + tuple(p for s in stride for p in ((0, 0), (0, s - 1))))
-    x = x.reshape(*lead, *(size * s for size, s in zip(sizes, stride)))
-    return x.shrink(tuple((0, n) for n in lead) + tuple((0, n * s - s + 1) for n, s in zip(sizes, stride)))
+    x = x.reshape(*lead, *(size * s for size, s in zip(sizes, stride, strict=True)))
+    return x.shrink(tuple((0, n) for n in lead) + tuple((0, n * s - s + 1) for n, s in zip(sizes, stride, strict=True)))
 
 
 def correlate(x: Tensor, w: Tensor, groups: int, stride: Sequence[int], dilation: Sequence[int], pads: Pads) -> Tensor:
@@ -68,9 +68,13 @@ def correlate_transposed(
     inputs, outputs = w.shape[0] // groups, w.shape[1]
     w = w.reshape(groups, inputs, outputs, *kernel).transpose(1, 2).reshape(groups * outputs, inputs, *kernel)
     x = spread(x, stride)
-    before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding)]
-    after = [s + d * (k - 1) - n - b for s, d, k, n, b in zip(sizes, dilation, kernel, x.shape[2:], before)]
-    return correlate(x, w.flip(*range(2, 2 + rank)), groups, (1,) * rank, dilation, tuple(zip(before, after)))
+    before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
+    after = [
+        s + d * (k - 1) - n - b for s, d, k, n, b in zip(sizes, dilation, kernel, x.shape[2:], before, strict=True)
+    ]
+    return correlate(
+        x, w.flip(*range(2, 2 + rank)), groups, (1,) * rank, dilation, tuple(zip(before, after, strict=True))
+    )
 
 
 def kernel_gradient(
@@ -88,9 +92,9 @@ def kernel_gradient(
     x = x.reshape(batch, groups, inputs, *x.shape[2:]).transpose(0, 2).reshape(inputs, groups * batch, *x.shape[2:])
     after = [
         d * (k - 1) + s * (g - 1) + 1 - n - p
-        for d, k, s, g, n, p in zip(dilation, kernel, stride, grad.shape[2:], x.shape[2:], padding)
+        for d, k, s, g, n, p in zip(dilation, kernel, stride, grad.shape[2:], x.shape[2:], padding, strict=True)
     ]
-    result = correlate(x, grad.transpose(0, 1), groups, dilation, stride, tuple(zip(padding, after)))
+    result = correlate(x, grad.transpose(0, 1), groups, dilation, stride, tuple(zip(padding, after, strict=True)))
     return result.transpose(0, 1)
 
 
@@ -138,7 +142,9 @@ def convolution_backward(
         elif transposed:
             pads = tuple(
                 (p, s * (n - 1) + d * (k - 1) + 1 - g - p)
-                for p, s, n, d, k, g in zip(padding, stride, x.shape[2:], dilation, w.shape[2:], grad.shape[2:])
+                for p, s, n, d, k, g in zip(
+                    padding, stride, x.shape[2:], dilation, w.shape[2:], grad.shape[2:], strict=True
+                )
             )
             grad_x = correlate(grad, w, groups, stride, dilation, pads)
         else:

@@ -123,7 +123,7 @@ def batch_norm_gradients(
         grad_x = grad - channels(grad_bias / count, rank) - normal * channels(grad_weight / count, rank)
     grad_x = grad_x * channels(scale, rank)
     results = (grad_x, grad_weight, grad_bias)
-    return tuple(result if wanted else None for result, wanted in zip(results, output_mask))
+    return tuple(result if wanted else None for result, wanted in zip(results, output_mask, strict=True))
 
 
 @lowers(aten.batch_norm_backward.default)

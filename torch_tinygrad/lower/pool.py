@@ -25,7 +25,7 @@ def window_pads(sizes, outputs, kernel, stride, dilation, padding) -> tuple[tupl
     leaves a rest."""
     return tuple(
         (p, (o - 1) * s + d * (k - 1) + 1 - n - p)
-        for n, o, k, s, d, p in zip(sizes, outputs, kernel, stride, dilation, padding)
+        for n, o, k, s, d, p in zip(sizes, outputs, kernel, stride, dilation, padding, strict=True)
     )
 
 

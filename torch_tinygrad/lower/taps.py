@@ -42,11 +42,11 @@ def windows_on(
     o * stride + k * dilation - padding is the position, else 0."""
     y = spread(y, stride)
     rank = len(sizes)
-    spans = [d * (k - 1) for d, k in zip(dilation, kernel)]
-    before = [span - p for span, p in zip(spans, padding)]
+    spans = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    before = [span - p for span, p in zip(spans, padding, strict=True)]
     shape = y.shape[y.ndim - rank :]
-    after = [size + span - n - b for size, span, n, b in zip(sizes, spans, shape, before)]
-    pooled = padded(y, tuple(zip(before, after)))._pool(tuple(kernel), 1, tuple(dilation))
+    after = [size + span - n - b for size, span, n, b in zip(sizes, spans, shape, before, strict=True)]
+    pooled = padded(y, tuple(zip(before, after, strict=True)))._pool(tuple(kernel), 1, tuple(dilation))
     return pooled.flip(*range(pooled.ndim - rank, pooled.ndim))
 
 
