@@ -91,9 +91,9 @@ def sign_bit(x: Tensor) -> Tensor:
 
 
 def copysign(magnitude: Tensor, sign: Tensor) -> Tensor:
-    integer = float_bits(magnitude.dtype)
-    kept = magnitude.bitcast(integer) & integer.max
-    return (kept | (sign.bitcast(integer) & integer.min)).bitcast(magnitude.dtype)
+    bits = {2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[magnitude.dtype.itemsize]
+    top = 1 << (bits.bitsize - 1)
+    return ((magnitude.bitcast(bits) & (top - 1)) | (sign.bitcast(bits) & top)).bitcast(magnitude.dtype)
 
 
 def polynomial(x: Tensor, coefficients: list[float]) -> Tensor:
@@ -142,7 +142,13 @@ def _reduced(x: Tensor) -> tuple[Tensor, Tensor]:
     """n and r with x = n*ln(2) + r and |r| about ln(2)/2 at most."""
     scaled = x * (1 / math.log(2))
     n = (scaled + (x < 0).where(-0.5, 0.5)).trunc()
-    return n, (x - n * LN2_HIGH) - n * LN2_LOW
+    return n, (x - n * LN2_HIGH) - times_apart(n, LN2_LOW)
+
+
+def times_apart(x: Tensor, number: float) -> Tensor:
+    """x * number, hidden behind a select: tinygrad merges y + x*a + x*b into y + x*(a+b), which undoes splitting a
+    constant into parts. |x| is below 2**30."""
+    return x * (x < 2.0**30).where(number, 0.0).cast(x.dtype)
 
 
 def exp(x: Tensor) -> Tensor:
@@ -151,7 +157,9 @@ def exp(x: Tensor) -> Tensor:
         return x.exp()
     bounded = (x < -104.0).where(-104.0, (x > 89.0).where(89.0, x))
     n, r = _reduced(bounded)
-    return scale(polynomial(r, EXP_TAIL) * (r * r) + r + 1.0, n.cast(dtypes.int32))
+    power = scale(polynomial(r, EXP_TAIL) * (r * r) + r + 1.0, n.cast(dtypes.int32))
+    # stated, since tinygrad may multiply a later factor in before the scale overflows
+    return (x > 88.7228394).where(INF, power)
 
 
 def fast_exp(x: Tensor) -> Tensor:

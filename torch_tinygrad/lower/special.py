@@ -94,14 +94,19 @@ ERFINV_TAIL = [-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0
 
 
 def inverse_erfc(complement: Tensor) -> Tensor:
-    """The x >= 0 with erfc(x) = complement, for complement in [0, 1]; Newton's method refines it for float64."""
+    """The x >= 0 with erfc(x) = complement, for complement in [0, 1]. Newton's method refines it for float64, and far
+    out, where the approximation ends, x*x = log(erfcx(x) / complement) is iterated."""
     w = -(complement * (2.0 - complement)).log()
     root = w.sqrt() - 3.0
     x = (w < 5.0).where(polynomial(w - 2.5, ERFINV_CENTRE), polynomial(root, ERFINV_TAIL)) * (1.0 - complement)
     if x.dtype == dtypes.float64:
         for _ in range(2):
             x = x + (erfc(x) - complement) * (0.5 * math.sqrt(math.pi)) * m.exp(x * x)
-    return complement.eq(0).where(m.INF, x)
+    level = -complement.log()
+    far = level.sqrt()
+    for _ in range(6 if x.dtype == dtypes.float64 else 4):
+        far = (level + erfc_scaled((far < 1.0).where(1.0, far)).log()).sqrt()
+    return complement.eq(0).where(m.INF, (complement < 1e-6).where(far, x))
 
 
 def erfinv(x: Tensor) -> Tensor:

@@ -22,9 +22,9 @@ def tan(x: Tensor) -> Tensor:
     """sin/cos after subtracting the nearest multiple of pi/2, so that the poles keep their relative accuracy."""
     quarter = m.round_even(x * (2 / math.pi))
     parts = HALF_PI_PARTS if x.dtype == dtypes.float32 else (HALF_PI, 6.123233995736766e-17)
-    rest = x
-    for part in parts:
-        rest = rest - quarter * part
+    rest = x - quarter * parts[0]
+    for part in parts[1:]:
+        rest = rest - m.times_apart(quarter, part)
     square = rest * rest
     count = 10 if x.dtype == dtypes.float64 else 6
     sine = rest * polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(count - 1, -1, -1)])
@@ -97,7 +97,8 @@ def asinh(x: Tensor) -> Tensor:
 def acosh(x: Tensor) -> Tensor:
     large = x > 1e8
     rest = large.where(1.0, x) - 1.0
-    return large.where(x.log() + math.log(2), m.log1p(rest + (rest * (rest + 2.0)).sqrt()))
+    value = large.where(x.log() + math.log(2), m.log1p(rest + (rest * (rest + 2.0)).sqrt()))
+    return (x < 1.0).where(m.NAN, value)
 
 
 def atanh(x: Tensor) -> Tensor:
