@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from tinygrad import Tensor, dtypes
 
+from .nonzero import mask_indices, true_positions
 from .registry import Meta, lowers
 from .shape import positions, positive, strides_of, zeros
 
@@ -96,11 +97,30 @@ def join_indices(shape: tuple[int, ...], indices: list[Tensor | None]) -> Joined
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
-def index(x: Tensor, indices: list[Tensor | None]) -> Tensor:
-    if all(i is None for i in indices):
+def index(x: Tensor, indices: list[Tensor | None], *, meta: tuple[Meta, ...]) -> Tensor:
+    given = [i for i in indices if i is not None]
+    if not given:
         return x
+    if any(i.dtype in (dtypes.bool, dtypes.uint8) for i in given):
+        if len(given) > 1:
+            raise NotImplementedError("index: a mask beside other indices must be turned into its positions first")
+        at = next(d for d, i in enumerate(indices) if i is not None)
+        if not given[0].ndim:
+            return x.unsqueeze(0).expand(meta[0].shape) if meta[0].shape[0] else zeros(meta[0].shape, x.dtype)
+        indices = [*indices[:at], *mask_indices(given[0] != 0, meta[0].shape[at])]
     joined = join_indices(tuple(x.shape), indices)
     return take_rows(joined.join(x), joined.at, joined.index)
+
+
+@lowers(aten.masked_select.default)
+def masked_select(x: Tensor, mask: Tensor, *, meta: tuple[Meta, ...]) -> Tensor:
+    """The count of true elements is known by now: it is the result's size."""
+    (count,) = meta[0].shape
+    if not count:
+        return zeros((0,), x.dtype)
+    shape = tuple(torch.broadcast_shapes(tuple(x.shape), tuple(mask.shape)))
+    x, mask = x.expand(shape), mask.expand(shape)
+    return take_flat(x.flatten(), true_positions(mask.flatten(), count))
 
 
 @lowers(aten.index_select.default)

@@ -7,16 +7,18 @@ import math
 
 import torch
 from tinygrad import Tensor, dtypes
+from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.dtype import AddrSpace, DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
-from .gather import take_flat
 from .registry import Meta, lowers, result_dtype
 from .shape import positions, strides_of, zeros
+from .updates import call
 
 aten = torch.ops.aten
 
-# Threads that share one row where the device has many: each counts a piece, then the pieces are added up.
+# Where the device has many threads, they come in groups of this many, and at most so many share one row.
+LANES = 32
 PIECES = 512
 
 
@@ -26,14 +28,23 @@ def in_parallel(x: Tensor) -> bool:
     return not device.startswith(("CPU", "PYTHON", "NULL"))
 
 
+def lanes_of(count: int) -> int:
+    """A number of threads near `count` that fills groups."""
+    return min(PIECES, max(count // LANES, 1) * LANES)
+
+
+def lane_opts(axis: int, size: int) -> tuple[Opt, ...]:
+    """Kernel options that put an axis of `size` threads into groups, where it fills them."""
+    return (Opt(OptOps.LOCAL, axis, LANES),) if size % LANES == 0 else ()
+
+
 def running_count(x: Tensor) -> Tensor:
     """Inclusive running sums, in int32, along the last dimension of a 2-dim tensor of bools or integers."""
     rows, size = x.shape
     if 0 in x.shape:
         return zeros((rows, size), dtypes.int32)
-    pieces = min(PIECES, math.ceil(size / 64)) if in_parallel(x) else 1
+    pieces = lanes_of(math.ceil(size / 64)) if in_parallel(x) else 1
     length = math.ceil(size / pieces)
-    pieces = math.ceil(size / length)
     padded = x.pad((None, (0, pieces * length - size))) if pieces * length > size else x
     counted = _count_pieces(padded.reshape(rows * pieces, length))
     if pieces > 1:
@@ -46,6 +57,7 @@ def running_count(x: Tensor) -> Tensor:
 
 def _count_pieces(x: Tensor) -> Tensor:
     rows, size = x.shape
+    options = lane_opts(0, rows) if in_parallel(x) else ()
 
     def kernel(out: UOp, x: UOp) -> UOp:
         row, at = UOp.range(rows, 0), UOp.range(size, 1, AxisType.LOOP)
@@ -54,9 +66,9 @@ def _count_pieces(x: Tensor) -> Tensor:
         place = row * size + at
         now = total.after(at)[0].load() + x.flatten()[place].load().cast(dtypes.int32)
         writes = UOp.group(total[0].store(now), out.flatten()[place].store(now))
-        return writes.end(at).end(row).sink(arg=KernelInfo(name="running_count", opts_to_apply=()))
+        return writes.end(at).end(row).sink(arg=KernelInfo(name="running_count", opts_to_apply=options))
 
-    return Tensor.custom_kernel(Tensor.empty(rows, size, dtype=dtypes.int32, device=x.device), x, fxn=kernel)[0]
+    return call(kernel, Tensor.empty(rows, size, dtype=dtypes.int32, device=x.device), x)
 
 
 def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = None) -> Tensor:
@@ -65,7 +77,11 @@ def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = Non
     (batch, queries), size = values.shape, rows.shape[1]
     if 0 in (batch, queries, size):
         return zeros((batch, queries), dtypes.int32)
+    if in_parallel(values) and queries % LANES:
+        padded = search(rows, values.pad((None, (0, LANES - queries % LANES))), right, order)
+        return padded.shrink((None, (0, queries)))
     steps = size.bit_length()
+    options = lane_opts(1, queries) if in_parallel(values) else ()
     tensors = [Tensor.empty(batch, queries, dtype=dtypes.int32, device=values.device), values, rows]
     shared = rows.shape[0] == 1
 
@@ -88,47 +104,45 @@ def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = Non
         loop = found[0].store(now).end(step)
         result = found.after(loop)[0].load()
         write = out.flatten()[row * queries + query].store(result).end(row, query)
-        return write.sink(arg=KernelInfo(name="search", opts_to_apply=()))
+        return write.sink(arg=KernelInfo(name="search", opts_to_apply=options))
 
-    return Tensor.custom_kernel(*tensors, *([order] if order is not None else []), fxn=kernel)[0]
+    return call(kernel, *tensors, *([order] if order is not None else []))
 
 
 def true_positions(mask: Tensor, count: int) -> Tensor:
     """Where the first `count` true elements of a flat mask are; `mask.numel()` for those that do not exist."""
     counts = running_count(mask.reshape(1, mask.numel()))
     wanted = (positions(count) + 1).reshape(1, count)
-    return search(counts, wanted.contiguous(), right=False).reshape(count)
-
-
-def coordinates(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The rows of indices, (k, ndim), of flat positions in a tensor of `shape`."""
-    if not shape:
-        return zeros((flat.shape[0], 0), dtypes.int64)
-    columns = [flat // step % size for size, step in zip(shape, strides_of(shape), strict=True)]
-    return Tensor.stack(*columns, dim=1)
+    return search(counts, wanted, right=False).reshape(count)
 
 
 def nonzero(x: Tensor, count: int) -> Tensor:
     """`torch.nonzero` of a tensor known to have `count` non-zero elements."""
     if not count or not x.numel():
         return zeros((count, x.ndim), dtypes.int64)
-    return coordinates(true_positions((x != 0).flatten(), count), tuple(x.shape))
+    if not x.ndim:
+        return zeros((count, 0), dtypes.int64)
+    return Tensor.stack(*mask_indices(x != 0, count), dim=1)
 
 
-def masked_select(x: Tensor, mask: Tensor, count: int) -> Tensor:
-    """`torch.masked_select` of operands known to have `count` true elements of the broadcast mask."""
-    if not count:
-        return zeros((0,), x.dtype)
-    x, mask = x._broadcasted(mask)
-    return take_flat(x.flatten(), true_positions(mask.flatten(), count))
+def mask_indices(mask: Tensor, count: int) -> list[Tensor]:
+    """The index tensors that a mask with `count` true elements stands for, one per dimension."""
+    flat = true_positions(mask.flatten(), count) if mask.numel() else zeros((count,), dtypes.int32)
+    sizes = zip(mask.shape, strides_of(tuple(mask.shape)), strict=True)
+    return [flat // step % size for size, step in sizes]
+
+
+@lowers(aten.nonzero.default)
+def nonzero_of_known_size(x: Tensor, *, meta: tuple[Meta, ...]) -> Tensor:
+    return nonzero(x, meta[0].shape[0])
 
 
 @lowers(aten.nonzero_static.default)
 def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     if not size or not x.ndim or not x.numel():
         return Tensor.full((size, x.ndim), fill_value, dtype=dtypes.int64, buffer=False)
-    at = true_positions((x != 0).flatten(), size)
-    return (at < x.numel()).unsqueeze(1).where(coordinates(at, tuple(x.shape)), fill_value)
+    found = positions(size, 0, 2) < (x != 0).sum(dtype=dtypes.int32)
+    return found.where(nonzero(x, size), fill_value)
 
 
 def _searched(rows: Tensor, values: Tensor, right: bool, side: str | None, sorter: Tensor | None) -> Tensor:
@@ -173,4 +187,4 @@ def repeat_interleave(repeats: Tensor, *, meta: tuple[Meta, ...]) -> Tensor:
     """Element i belongs to the first entry whose running total exceeds i."""
     count = meta[0].shape[0]
     totals = running_count(repeats.reshape(1, repeats.numel()))
-    return search(totals, positions(count).reshape(1, count).contiguous(), right=True).reshape(count)
+    return search(totals, positions(count).reshape(1, count), right=True).reshape(count)
