@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import torch
-from tinygrad import Tensor, dtypes
+from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.dtype import AddrSpace, DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
@@ -23,9 +23,9 @@ PIECES = 512
 
 
 def in_parallel(x: Tensor) -> bool:
-    """Whether the device needs many threads to be fast."""
-    device = x.device if isinstance(x.device, str) else x.device[0]
-    return not device.startswith(("CPU", "PYTHON", "NULL"))
+    """Whether the device runs threads in groups, and needs many of them to be fast."""
+    device = x.device[0] if isinstance(x.device, tuple) else x.device or Device.DEFAULT
+    return Device[device].renderer.has_local
 
 
 def lanes_of(count: int) -> int:
@@ -77,12 +77,12 @@ def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = Non
     (batch, queries), size = values.shape, rows.shape[1]
     if 0 in (batch, queries, size):
         return zeros((batch, queries), dtypes.int32)
-    if in_parallel(values) and queries % LANES:
+    if in_parallel(rows) and queries % LANES:
         padded = search(rows, values.pad((None, (0, LANES - queries % LANES))), right, order)
         return padded.shrink((None, (0, queries)))
     steps = size.bit_length()
-    options = lane_opts(1, queries) if in_parallel(values) else ()
-    tensors = [Tensor.empty(batch, queries, dtype=dtypes.int32, device=values.device), values, rows]
+    options = lane_opts(1, queries) if in_parallel(rows) else ()
+    tensors = [Tensor.empty(batch, queries, dtype=dtypes.int32, device=rows.device), values, rows]
     shared = rows.shape[0] == 1
 
     def kernel(out: UOp, values: UOp, rows: UOp, *order: UOp) -> UOp:

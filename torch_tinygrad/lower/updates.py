@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
-from tinygrad.uop.ops import AxisType, KernelInfo, UOp
+from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 
 from .registry import cast
 from .shape import positions, strides_of
@@ -53,6 +53,19 @@ def fresh(x: Tensor) -> Tensor:
     return Tensor(buffer.after(buffer.store(x.uop)))
 
 
+def stored(x: Tensor) -> Tensor:
+    """`x` in a buffer that a kernel may read. Constants have none, and expressions may turn out to be constants."""
+    value = x.uop
+    while value.op is Ops.RESHAPE:
+        value = value.src[0]
+    return x if value.op in (Ops.BUFFER, Ops.PARAM, Ops.AFTER) else fresh(x)
+
+
+def call(kernel: Callable[..., UOp], out: Tensor, *inputs: Tensor) -> Tensor:
+    """`out` after a kernel wrote into it; it must be a buffer of its own: `fresh`, `Tensor.empty` or another result."""
+    return Tensor.custom_kernel(out, *(stored(t) for t in inputs), fxn=kernel)[0]
+
+
 def update(
     base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...] | None = None
 ) -> Tensor:
@@ -78,9 +91,7 @@ def _unrolled(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: s
         if d != dim and box[d] < base.shape[d]:
             within = positions(base.shape[d], d, ndim) < box[d]
             inside = within if inside is None else inside & within
-    spread = tuple(
-        (0, 0) if d == dim or x == 1 else (0, s - x) for d, (x, s) in enumerate(zip(box, base.shape, strict=True))
-    )
+    spread = tuple((0, 0) if d == dim else (0, base.shape[d] - box[d]) for d in range(ndim))
 
     def nth(t: Tensor, n: int) -> Tensor:
         """The n-th update, padded to the shape of `base`."""
@@ -108,15 +119,13 @@ def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str,
         at = [UOp.range(s, d, AxisType.LOOP if d == dim else AxisType.WEAK) for d, s in enumerate(box)]
         slot = index[_offset(at, shapes[1])].load().cast(wide)
         slot = (slot < 0).where(slot + size, slot).maximum(0).minimum(size - 1).cast(dtypes.weakint)
-        place = sum(
-            (c * s for d, (c, s) in enumerate(zip(at, strides_of(shapes[0]), strict=True)) if d != dim), UOp.const(0)
-        )
-        place = place + slot * strides_of(shapes[0])[dim]
+        steps = strides_of(shapes[0])
+        place = sum((at[d] * steps[d] for d in range(len(box)) if d != dim), slot * steps[dim])
         new = given[0][_offset(at, shapes[2])].load() if given else UOp.const(src, out.dtype)
         old = out.after(at[dim])[place].load() if how != "set" else None
         return out[place].store(COMBINE[how](old, new)).end(*at).sink(arg=KernelInfo(name=f"update_{how}"))
 
-    return Tensor.custom_kernel(*tensors, fxn=kernel)[0]
+    return call(kernel, *tensors)
 
 
 def _offset(at: list[UOp], shape: tuple[int, ...]) -> UOp:
