@@ -62,6 +62,7 @@ class Node:
     op: str
     args: tuple[Any, ...]
     outs: tuple[Region | None, ...]
+    origin: int = -1  # the recorded node it comes from, where that is one
 
 
 @dataclass(slots=True)

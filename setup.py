@@ -1,0 +1,13 @@
+"""Builds the C++ runtime against the torch that is installed. Everything else is in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+sources = sorted(str(p) for p in Path("torch_tinygrad/csrc").glob("*.cpp"))
+
+setup(
+    ext_modules=[CppExtension("torch_tinygrad._C", sources, extra_compile_args=["-O2", "-Wall", "-Wno-sign-compare", "-fvisibility=hidden"])],
+    cmdclass={"build_ext": BuildExtension},
+)

@@ -1,0 +1,56 @@
+"""Joins the parts: makes "tiny" a device at `import torch`, and sets the compiler up at the device's first use."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+
+def load() -> None:
+    """Cheap, as it runs in every `import torch`: tinygrad is imported only when a tensor is made on the device."""
+    from . import _C, tiny
+
+    torch.utils.rename_privateuse1_backend("tiny")
+    torch._register_device_module("tiny", tiny)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    _C.set_device_count(int(os.environ.get("TORCH_TINY_DEVICES", "1")))
+    _C.set_prepare(prepare)
+
+
+def prepare() -> None:
+    """Called by the runtime once, before the first tensor of the device is made."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    from .engine import clang
+
+    clang.provide()
+    from . import _C, ops
+    from .engine.compile import compile_trace
+    from .engine.devices import download, is_host, new_buffer, upload
+    from .trace.nodes import Number, Region, Storage, Trace
+
+    hooks = {
+        "op_traits": ops.op_traits,
+        "warn_fallback": ops.warn_fallback,
+        "compile": compile_trace,
+        "new_buffer": new_buffer,
+        "upload": upload,
+        "download": download,
+        "Region": Region,
+        "Number": Number,
+        "Storage": Storage,
+        "Trace": Trace,
+    }
+    _C.set_up(hooks, is_host())
+    _C.register_recorder(ops.recorded_names())
+    register_optimizer_step_post_hook(_after_optimizer_step)
+
+
+def _after_optimizer_step(optimizer, args, kwargs) -> None:
+    """A step is where a training loop repeats: flushing there gives every step the same trace."""
+    from . import _C
+
+    devices = {p.device for group in optimizer.param_groups for p in group["params"] if p.device.type == "tiny"}
+    for device in devices:
+        _C.flush(device.index, "an optimizer step")

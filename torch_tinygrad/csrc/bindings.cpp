@@ -1,0 +1,129 @@
+// What Python sees of the runtime.
+#include <ATen/native/CPUFallback.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include "device.h"
+#include "flush.h"
+#include "program.h"
+#include "python.h"
+#include "recorder.h"
+#include "storage.h"
+#include "up.h"
+
+namespace py = pybind11;
+
+namespace tiny {
+namespace {
+
+// Registers the recorder for operators that a composite kernel would otherwise intercept.
+void register_recorder(const std::vector<std::string>& names) {
+  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  for (const auto& name : names) library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&record>());
+}
+
+py::dict stats_dict() {
+  DeviceLock lock;
+  const Stats& s = stats();
+  py::dict d;
+  d["nodes"] = s.nodes;
+  d["flushes"] = s.flushes;
+  d["compiles"] = s.compiles;
+  d["replays"] = s.replays;
+  d["kernels"] = s.kernels;
+  d["bytes_moved"] = s.bytes_moved;
+  d["fallbacks"] = s.fallbacks;
+  return d;
+}
+
+Slot slot_from(const py::handle& item) {
+  const auto t = item.cast<std::tuple<int, uint32_t, int64_t>>();
+  return {static_cast<Slot::Kind>(std::get<0>(t)), std::get<1>(t), std::get<2>(t)};
+}
+
+SlotTensor slot_tensor_from(const py::handle& item) {
+  if (item.is_none()) return {{}, at::ScalarType::Undefined, {}, {}};
+  const auto t = item.cast<py::tuple>();
+  return {slot_from(t[0]), reinterpret_cast<THPDtype*>(t[1].ptr())->scalar_type, t[2].cast<std::vector<int64_t>>(), t[3].cast<std::vector<int64_t>>()};
+}
+
+std::vector<Slot> slots_from(const py::list& items) {
+  std::vector<Slot> slots;
+  for (const auto& item : items) slots.push_back(slot_from(item));
+  return slots;
+}
+
+void add_aten(HostProgram& program, const std::string& name, const std::string& overload, const py::list& arguments, const py::list& tensors,
+              const py::list& results) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  std::vector<c10::IValue> values;
+  for (size_t i = 0; i < arguments.size(); i++) {
+    const py::object item = arguments[i];
+    // Tensors arrive as placeholders (an empty CPU tensor), filled in at each run.
+    values.push_back(torch::jit::toIValue(item, op.schema().arguments()[i].type()));
+  }
+  std::vector<std::pair<std::vector<int>, SlotTensor>> inputs;
+  for (const auto& item : tensors) {
+    const auto pair = item.cast<py::tuple>();
+    inputs.emplace_back(pair[0].cast<std::vector<int>>(), slot_tensor_from(pair[1]));
+  }
+  std::vector<SlotTensor> outs;
+  for (const auto& item : results) outs.push_back(slot_tensor_from(item));
+  program.add_aten(name, overload, std::move(values), std::move(inputs), std::move(outs));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&record>()); }
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "torch-tinygrad's runtime: recorder, storages, program runner.";
+  m.def("set_prepare", &set_prepare);
+  m.def("set_up", &set_up);
+  m.def("register_recorder", &register_recorder);
+  m.def("stats", &stats_dict);
+  m.def("reset_stats", [] {
+    DeviceLock lock;
+    stats() = Stats();
+  });
+  m.def("flush", [](int device, const std::string& reason) { flush(static_cast<c10::DeviceIndex>(device), reason.c_str()); },
+        py::call_guard<py::gil_scoped_release>());
+  m.def("pending", [](int device) { return trace_of(static_cast<c10::DeviceIndex>(device)).nodes.size(); });
+  m.def("set_bounds", [](size_t nodes, size_t soft_nodes, int64_t bytes) { bounds() = {nodes, soft_nodes, bytes}; });
+  m.def("set_program_bound", [](size_t bound) { program_bound() = bound; });
+  m.def("clear_programs", &clear_programs);
+  m.def("device_count", [] { return static_cast<int>(device_count()); });
+  m.def("set_device_count", [](int count) { set_device_count(static_cast<c10::DeviceIndex>(count)); });
+  m.def("current_device", [] { return static_cast<int>(current_device()); });
+  m.def("set_current_device", [](int device) { set_current_device(static_cast<c10::DeviceIndex>(device)); });
+  m.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
+  m.def("forked", &forked);
+  m.def("check_fork", &check_fork);
+  m.def("memory_stats", [](int device) {
+    const auto s = memory_stats(static_cast<c10::DeviceIndex>(device));
+    return py::make_tuple(s.allocated, s.peak, s.cached);
+  });
+  m.def("reset_peak", [](int device) { reset_peak(static_cast<c10::DeviceIndex>(device)); });
+  m.def("empty_cache", &empty_cache);
+  m.def("buffer_address", [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host); },
+        "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");
+
+  py::class_<HostProgram, std::shared_ptr<HostProgram>>(m, "HostProgram")
+      .def(py::init<>())
+      .def_readwrite("inputs", &HostProgram::inputs)
+      .def_readwrite("outputs", &HostProgram::outputs)
+      .def_readwrite("floats", &HostProgram::floats)
+      .def_readwrite("ints", &HostProgram::ints)
+      .def_readwrite("arena", &HostProgram::arena)
+      .def_readwrite("lifted", &HostProgram::lifted)
+      .def_readwrite("kernels", &HostProgram::kernels)
+      .def_readwrite("bytes_moved", &HostProgram::bytes_moved)
+      .def_readwrite("fallbacks", &HostProgram::fallbacks)
+      .def_readwrite("description", &HostProgram::description)
+      .def("add_kernel", [](HostProgram& p, uint64_t address, const py::list& args, std::vector<int64_t> values, int threads,
+                            int core) { p.add_kernel(address, slots_from(args), std::move(values), threads, core); })
+      .def("add_aten", &add_aten);
+}
+
+}  // namespace tiny

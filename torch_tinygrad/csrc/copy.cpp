@@ -1,0 +1,146 @@
+// Copies: between tensors of the device (recorded), up from the CPU (bytes now, layout and dtype lazily) and down to it.
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "device.h"
+#include "python.h"
+#include "recorder.h"
+
+namespace tiny {
+namespace {
+
+bool is_tiny(const at::Tensor& t) { return t.device().type() == c10::DeviceType::PrivateUse1; }
+
+bool same_region(const at::Tensor& a, const at::Tensor& b) {
+  return a.storage().is_alias_of(b.storage()) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+// Whether the tensor is all of its storage, in order of memory.
+bool is_whole(const at::Tensor& t) {
+  return t.is_non_overlapping_and_dense() && t.storage_offset() == 0 && t.nbytes() == t.storage().nbytes();
+}
+
+void record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  torch::jit::Stack stack;
+  torch::jit::push(stack, self, src, non_blocking);
+  record_op("aten::copy_", "", stack);
+}
+
+// A tensor of the device with these bytes, in the CPU tensor's own layout if that is dense.
+at::Tensor uploaded(const at::Tensor& cpu, c10::DeviceIndex device) {
+  const at::Tensor source = cpu.is_non_overlapping_and_dense() ? cpu : cpu.contiguous();
+  at::Tensor result = make_tensor(source.sizes(), source.strides(), source.scalar_type(), device);
+  if (source.nbytes() > 0) {
+    DeviceLock lock;
+    storage_of(result.storage().data_ptr())->buffer = upload(device, source.const_data_ptr(), source.nbytes());
+  }
+  return result;
+}
+
+void copy_up(const at::Tensor& self, const at::Tensor& given, bool non_blocking) {
+  const auto device = self.device().index();
+  {
+    DeviceLock lock;
+    if (trace_of(device).nodes.size() >= bounds().soft_nodes) flush(device, "an upload after much pending work");
+  }
+  const at::Tensor source = given.resolve_conj().resolve_neg();
+  Storage* storage = storage_of(self.storage().data_ptr());
+  if (self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type() && is_whole(self) && source.nbytes() > 0) {
+    const at::Tensor ordered = source.strides() == self.strides() ? source : at::empty_strided(self.sizes(), self.strides(), source.options()).copy_(source);
+    DeviceLock lock;
+    if (!trace_of(device).refers_to(storage)) {
+      storage->buffer = upload(device, ordered.const_data_ptr(), ordered.nbytes());
+      storage->lost.clear();
+      return;
+    }
+  }
+  record_copy(self, source.dim() == 0 ? source : uploaded(source, device), non_blocking);
+}
+
+// The tensor's values on the CPU. Where memory is shared this is a view of it, valid until the next operation.
+at::Tensor on_host(const at::Tensor& src, const char* reason) {
+  const auto options = at::TensorOptions().dtype(src.scalar_type());
+  if (src.numel() == 0) return at::empty(src.sizes(), options);
+  Buffer& buffer = realize(src, reason);
+  const size_t itemsize = src.dtype().itemsize();
+  const size_t begin = static_cast<size_t>(src.storage_offset()) * itemsize;
+  if (buffer.host != nullptr)
+    return at::from_blob(static_cast<char*>(buffer.host) + begin, src.sizes(), src.strides(), options);
+  int64_t span = 1;
+  for (int64_t d = 0; d < src.dim(); d++) span += (src.size(d) - 1) * src.stride(d);
+  at::Tensor bytes = at::empty({static_cast<int64_t>(span * itemsize)}, at::kByte);
+  download(buffer, begin, bytes.mutable_data_ptr(), static_cast<size_t>(span) * itemsize);
+  return at::from_blob(bytes.mutable_data_ptr(), src.sizes(), src.strides(), [bytes](void*) {}, options);
+}
+
+void copy_down(const at::Tensor& self, const at::Tensor& given) {
+  const at::Tensor src = given.resolve_conj().resolve_neg();
+  DeviceLock lock;
+  self.copy_(on_host(src, "a copy to the CPU"));
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  check_fork();
+  if (self.is_same(src)) return self;
+  if (self.is_conj() || self.is_neg()) {
+    // Written through its physical values.
+    at::Tensor plain = self.is_conj() ? self.conj() : self;
+    if (plain.is_neg()) plain = plain._neg_view();
+    at::Tensor value = self.is_conj() ? src.conj() : src;
+    if (self.is_neg()) value = value.neg();
+    plain.copy_(value);
+    return self;
+  }
+  const at::Tensor source = src.sizes() == self.sizes() || src.dim() == 0 ? src : *at::expand_inplace(self, src, "copy");
+  if (!is_tiny(self)) {
+    copy_down(self, source);
+    return self;
+  }
+  at::assert_no_internal_overlap(self);
+  if (self.numel() == 0) return self;
+  if (!is_tiny(source)) {
+    TORCH_CHECK(source.device().is_cpu(), "tiny: cannot copy from ", source.device(), "; copy to the CPU first");
+    copy_up(self, source, non_blocking);
+    return self;
+  }
+  if (source.device() != self.device()) {
+    DeviceLock lock;
+    copy_up(self, on_host(source.resolve_conj().resolve_neg(), "a copy to another device").clone(), non_blocking);
+    return self;
+  }
+  if (!same_region(self, source)) record_copy(self, source.resolve_conj().resolve_neg(), non_blocking);
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  at::Tensor out = dst;
+  copy_(out, self, non_blocking);
+  return dst;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  if (self.sizes() != dst.sizes()) dst.resize_(self.sizes());
+  return copy_from(self, dst, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
+  DeviceLock lock;
+  return on_host(self, "item").item();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", copy_);
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_local_scalar_dense", local_scalar_dense);
+}
+
+}  // namespace tiny

@@ -1,0 +1,184 @@
+// Flushing: finds the program of a trace by its key, compiles it where there is none, and runs it.
+#include <ATen/core/Formatting.h>
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <unordered_map>
+
+#include "device.h"
+#include "flush.h"
+#include "python.h"
+#include "recorder.h"
+
+namespace tiny {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double milliseconds(Clock::duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+int debug_level() {
+  const char* text = std::getenv("TORCH_TINY_DEBUG");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+// Programs of traces that differ only in their numbers and offsets.
+struct Entry {
+  std::shared_ptr<Program> program;
+  std::vector<bool> lifted;
+  std::vector<Number> numbers;  // as compiled
+  Hash constants;               // of the numbers that are constants in it, and of all offsets
+  uint64_t last_use;
+};
+struct Family {
+  std::vector<Entry> entries;
+  std::vector<bool> varying;
+};
+
+std::unordered_map<Hash, Family, HashHash> families;
+uint64_t uses = 0;
+size_t programs = 0;
+
+Hash constants_of(const Trace& trace, const std::vector<bool>& lifted) {
+  Hash hash;
+  for (const Region& region : trace.regions) hash.add(static_cast<uint64_t>(region.offset));
+  for (size_t i = 0; i < trace.numbers.size(); i++)
+    if (!lifted[i]) hash.add(static_cast<uint64_t>(trace.numbers[i].i));
+  return hash;
+}
+
+Hash key_of(const Trace& trace) {
+  Hash key = trace.key;
+  key.add(static_cast<uint64_t>(trace.device));
+  for (const auto& storage : trace.storages)
+    key.add((storage->nbytes << 2) | (storage->live.load(std::memory_order_acquire) ? 1 : 0) | (storage->buffer ? 2 : 0));
+  for (const Number& number : trace.numbers) key.add(static_cast<uint64_t>(number.is_float));
+  return key;
+}
+
+void evict() {
+  if (programs <= program_bound()) return;
+  Family* family = nullptr;
+  size_t oldest = 0;
+  for (auto& [key, candidate] : families)
+    for (size_t i = 0; i < candidate.entries.size(); i++)
+      if (family == nullptr || candidate.entries[i].last_use < family->entries[oldest].last_use) family = &candidate, oldest = i;
+  family->entries.erase(family->entries.begin() + static_cast<long>(oldest));
+  programs--;
+}
+
+Entry* find(Family& family, const Trace& trace) {
+  for (Entry& entry : family.entries)
+    if (entry.constants == constants_of(trace, entry.lifted)) return &entry;
+  return nullptr;
+}
+
+Entry& add(Family& family, const Trace& trace) {
+  // Numbers that differ from an earlier compile of the same trace become inputs from now on.
+  family.varying.resize(trace.numbers.size(), false);
+  for (const Entry& entry : family.entries)
+    for (size_t i = 0; i < trace.numbers.size(); i++)
+      if (!(entry.numbers[i] == trace.numbers[i])) family.varying[i] = true;
+  auto program = compile(trace, family.varying);
+  std::vector<bool> lifted(trace.numbers.size(), false);
+  for (uint32_t position : program->lifted) lifted[position] = true;
+  const Hash constants = constants_of(trace, lifted);
+  const size_t before = family.entries.size();
+  auto superseded = [&](const Entry& old) { return old.lifted != lifted; };
+  family.entries.erase(std::remove_if(family.entries.begin(), family.entries.end(), superseded), family.entries.end());
+  programs -= before - family.entries.size();
+  family.entries.push_back({program, lifted, trace.numbers, constants, 0});
+  programs++;
+  return family.entries.back();
+}
+
+// Takes a node that cannot be compiled, and all that depend on it, out of the trace. What only they would have written
+// is marked as lost; what they would have changed keeps its value.
+void drop_failed(Trace& trace, size_t failed, const std::string& message) {
+  std::vector<bool> lost(trace.storages.size(), false), written(trace.storages.size(), false);
+  std::vector<Node> kept;
+  for (size_t n = 0; n < trace.nodes.size(); n++) {
+    const Node& node = trace.nodes[n];
+    bool bad = n == failed;
+    for (uint32_t r = node.args; r < node.outs; r++)
+      if (trace.refs[r].kind == ArgRef::Kind::Region) bad |= lost[trace.regions[trace.refs[r].index].storage];
+    if (!bad) kept.push_back(node);
+    for (uint32_t r = node.outs; r < node.end; r++) {
+      if (trace.refs[r].kind != ArgRef::Kind::Region) continue;
+      const int32_t storage = trace.regions[trace.refs[r].index].storage;
+      if (!bad) {
+        written[storage] = true;
+      } else if (!written[storage] && trace.storages[storage]->buffer == nullptr) {
+        lost[storage] = true;
+      }
+    }
+  }
+  for (size_t i = 0; i < lost.size(); i++)
+    if (lost[i] && !written[i]) trace.storages[i]->lost = message;
+  trace.nodes = std::move(kept);
+  static uint64_t drops = 0;
+  trace.key.add(++drops);
+}
+
+void flush_trace(Trace& trace, const char* reason) {
+  if (trace.nodes.empty()) {
+    trace.clear();
+    return;
+  }
+  const auto start = Clock::now();
+  Family& family = families[key_of(trace)];
+  Entry* entry = find(family, trace);
+  const bool hit = entry != nullptr;
+  try {
+    if (!hit) entry = &add(family, trace);
+  } catch (const NodeFailed& failure) {
+    drop_failed(trace, failure.node, failure.message);
+    throw_python_error();
+  }
+  entry->last_use = ++uses;
+  const auto compiled = Clock::now();
+  const std::shared_ptr<Program> program = entry->program;
+  program->run(trace);
+  const auto done = Clock::now();
+
+  Stats& s = stats();
+  s.flushes++;
+  (hit ? s.replays : s.compiles)++;
+  s.kernels += program->kernels;
+  s.bytes_moved += program->bytes_moved;
+  for (const auto& [name, count] : program->fallbacks) {
+    warn_fallback(name);
+    s.fallbacks[name] += count;
+  }
+  if (const int level = debug_level(); level >= 1) {
+    std::fprintf(stderr, "tiny: flush for %s: %zu nodes, %s, %lld kernels, compile %.1f ms, run %.2f ms\n", reason, trace.nodes.size(),
+                 hit ? "hit" : "miss", static_cast<long long>(program->kernels), milliseconds(compiled - start), milliseconds(done - compiled));
+    if (level >= 2)
+      for (const auto& line : program->description) std::fprintf(stderr, "tiny:   %s\n", line.c_str());
+  }
+  trace.clear();
+  evict();
+}
+
+}  // namespace
+
+size_t& program_bound() {
+  static size_t bound = 1024;
+  return bound;
+}
+
+void clear_programs() {
+  DeviceLock lock;
+  families.clear();
+  programs = 0;
+}
+
+void flush(c10::DeviceIndex device, const char* reason) {
+  check_fork();
+  DeviceLock lock;
+  for (c10::DeviceIndex i = 0; i < device_count(); i++)
+    if (device < 0 || device == i) flush_trace(trace_of(i), reason);
+}
+
+}  // namespace tiny

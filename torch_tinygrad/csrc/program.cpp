@@ -1,0 +1,150 @@
+// Runs programs on devices that share the host's memory: kernels by address, ATen's CPU kernels on the same memory.
+#include "program.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+#include "python.h"
+
+namespace tiny {
+namespace {
+
+// Calls a kernel with N 64-bit arguments. Kernels take pointers and integers only, so arguments beyond those a kernel
+// declares are ignored by the calling convention.
+template <size_t... I>
+void call_with(uint64_t address, const uint64_t* args, std::index_sequence<I...>) {
+  reinterpret_cast<void (*)(decltype((void)I, uint64_t{})...)>(address)(args[I]...);
+}
+void call_kernel(uint64_t address, const uint64_t* args, size_t count) {
+  if (count <= 6) return call_with(address, args, std::make_index_sequence<6>{});
+  if (count <= 16) return call_with(address, args, std::make_index_sequence<16>{});
+  if (count <= 32) return call_with(address, args, std::make_index_sequence<32>{});
+  call_with(address, args, std::make_index_sequence<64>{});
+}
+
+struct Addresses {
+  std::vector<char*> inputs, outputs;
+  char* arena = nullptr;
+  std::vector<double> floats;
+  std::vector<int64_t> ints;
+
+  char* operator[](const Slot& slot) const {
+    switch (slot.kind) {
+      case Slot::Kind::Input:
+        return inputs[slot.index] + slot.offset;
+      case Slot::Kind::Output:
+        return outputs[slot.index] + slot.offset;
+      case Slot::Kind::Arena:
+        return arena + slot.offset;
+      case Slot::Kind::Floats:
+        return const_cast<char*>(reinterpret_cast<const char*>(floats.data())) + slot.offset;
+      case Slot::Kind::Ints:
+        return const_cast<char*>(reinterpret_cast<const char*>(ints.data())) + slot.offset;
+      default:
+        return reinterpret_cast<char*>(slot.offset);
+    }
+  }
+};
+
+at::Tensor tensor_at(const SlotTensor& t, const Addresses& addresses) {
+  return at::from_blob(addresses[t.slot], t.sizes, t.strides, at::TensorOptions().dtype(t.dtype));
+}
+
+void put(std::vector<c10::IValue>& arguments, const std::vector<int>& path, const at::Tensor& tensor) {
+  if (path.size() == 1) {
+    arguments[path[0]] = tensor;
+    return;
+  }
+  auto list = arguments[path[0]].toList();
+  list.set(path[1], c10::IValue(tensor));
+}
+
+}  // namespace
+
+void HostProgram::add_kernel(uint64_t address, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position) {
+  TORCH_CHECK(args.size() + values.size() <= 64, "tiny: a kernel of ", args.size() + values.size(), " arguments");
+  steps_.push_back({true, static_cast<uint32_t>(kernels_.size())});
+  kernels_.push_back({address, std::move(args), std::move(values), threads, core_position});
+}
+
+void HostProgram::add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
+                           std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results) {
+  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  const bool out_form = op.schema().arguments().size() > arguments.size();
+  steps_.push_back({false, static_cast<uint32_t>(atens_.size())});
+  atens_.push_back({op, out_form, std::move(arguments), std::move(tensors), std::move(results)});
+}
+
+void HostProgram::run(const Trace& trace) {
+  Addresses addresses;
+  std::vector<std::shared_ptr<Buffer>> fresh;
+  addresses.inputs.reserve(inputs.size());
+  for (uint32_t i : inputs) {
+    Storage& storage = *trace.storages[i];
+    if (storage.buffer == nullptr) storage.buffer = host_buffer(storage.device, storage.nbytes);  // never written
+    addresses.inputs.push_back(static_cast<char*>(storage.buffer->host));
+  }
+  for (const auto& [storage, nbytes] : outputs) {
+    fresh.push_back(host_buffer(trace.device, static_cast<size_t>(nbytes)));
+    addresses.outputs.push_back(static_cast<char*>(fresh.back()->host));
+  }
+  std::shared_ptr<Buffer> temporaries;
+  if (arena > 0) {
+    temporaries = host_buffer(trace.device, static_cast<size_t>(arena));
+    addresses.arena = static_cast<char*>(temporaries->host);
+  }
+  for (uint32_t p : floats) addresses.floats.push_back(trace.numbers[p].is_float ? trace.numbers[p].f : static_cast<double>(trace.numbers[p].i));
+  for (uint32_t p : ints) addresses.ints.push_back(trace.numbers[p].i);
+
+  for (const Step& step : steps_) {
+    if (step.is_kernel) {
+      const Kernel& kernel = kernels_[step.index];
+      uint64_t args[64] = {};
+      size_t count = 0;
+      for (const Slot& slot : kernel.args) args[count++] = reinterpret_cast<uint64_t>(addresses[slot]);
+      for (int64_t value : kernel.values) args[count++] = static_cast<uint64_t>(value);
+      if (kernel.threads <= 1) {
+        call_kernel(kernel.address, args, count);
+        continue;
+      }
+      at::parallel_for(0, kernel.threads, 1, [&](int64_t begin, int64_t end) {
+        uint64_t mine[64];
+        std::copy(args, args + 64, mine);
+        for (int64_t core = begin; core < end; core++) {
+          mine[kernel.core_position] = static_cast<uint64_t>(core);
+          call_kernel(kernel.address, mine, count);
+        }
+      });
+      continue;
+    }
+    const Aten& aten = atens_[step.index];
+    at::NoGradGuard no_grad;
+    c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset);
+    torch::jit::Stack stack;
+    for (const auto& value : aten.arguments) stack.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);
+    for (const auto& [path, tensor] : aten.tensors) put(stack, path, tensor_at(tensor, addresses));
+    if (aten.out_form)
+      for (const auto& result : aten.results) stack.emplace_back(tensor_at(result, addresses));
+    aten.op.callBoxed(&stack);
+    if (aten.out_form) continue;
+    size_t next = 0;
+    auto store = [&](const at::Tensor& value) {
+      const SlotTensor& result = aten.results[next++];
+      if (value.defined() && result.dtype != at::ScalarType::Undefined) tensor_at(result, addresses).copy_(value);
+    };
+    for (const auto& value : stack) {
+      if (value.isTensor()) {
+        store(value.toTensor());
+      } else if (value.isTensorList()) {
+        for (const auto& t : value.toListRef()) store(t.toTensor());
+      }
+    }
+  }
+  for (size_t i = 0; i < fresh.size(); i++) trace.storages[outputs[i].first]->buffer = fresh[i];
+}
+
+}  // namespace tiny

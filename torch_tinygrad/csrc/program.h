@@ -1,0 +1,78 @@
+// A compiled trace: steps over slots. Running one needs no Python where the device shares the host's memory.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trace.h"
+
+namespace tiny {
+
+struct Program {
+  virtual ~Program() = default;
+  // Runs on the trace's storages: reads their buffers and gives the written ones new buffers.
+  virtual void run(const Trace& trace) = 0;
+
+  std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
+  int64_t kernels = 0, bytes_moved = 0;
+  std::map<std::string, int64_t> fallbacks;
+  std::vector<std::string> description;  // a line a step
+};
+
+// Where a step finds an operand.
+struct Slot {
+  enum class Kind : uint8_t { Input, Output, Arena, Floats, Ints, Constant };
+  Kind kind;
+  uint32_t index;  // of the input or output
+  int64_t offset;  // in bytes
+};
+
+// An argument tensor or result of an ATen step: a strided array in a slot.
+struct SlotTensor {
+  Slot slot;
+  at::ScalarType dtype;
+  std::vector<int64_t> sizes, strides;
+};
+
+class HostProgram final : public Program {
+ public:
+  void run(const Trace& trace) override;
+
+  std::vector<uint32_t> inputs;                         // storages read, or written in place
+  std::vector<std::pair<uint32_t, int64_t>> outputs;    // storages that get a new buffer: number, bytes
+  std::vector<uint32_t> floats, ints;                   // positions of lifted numbers, by type
+  int64_t arena = 0;                                    // bytes of temporaries
+
+  void add_kernel(uint64_t address, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position);
+  void add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
+                std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results);
+
+ private:
+  struct Kernel {
+    uint64_t address;
+    std::vector<Slot> args;
+    std::vector<int64_t> values;
+    int threads, core_position;
+  };
+  struct Aten {
+    c10::OperatorHandle op;
+    bool out_form;
+    std::vector<c10::IValue> arguments;
+    std::vector<std::pair<std::vector<int>, SlotTensor>> tensors;  // path into the arguments, tensor
+    std::vector<SlotTensor> results;
+  };
+  struct Step {
+    bool is_kernel;
+    uint32_t index;
+  };
+  std::vector<Step> steps_;
+  std::vector<Kernel> kernels_;
+  std::vector<Aten> atens_;
+};
+
+}  // namespace tiny

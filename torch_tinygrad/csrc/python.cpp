@@ -1,0 +1,242 @@
+// Calls up into Python, and the trace as Python sees it.
+#include "python.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "device.h"
+#include "recorder.h"
+#include "up.h"
+
+#include <atomic>
+
+namespace py = pybind11;
+
+namespace tiny {
+namespace {
+
+// The Python side, set once at import. Never destroyed: the interpreter may be gone by then.
+struct Up {
+  py::object op_traits, warn_fallback, compile, new_buffer, upload, download, Region, Number, Storage, Trace;
+  bool host;
+};
+Up* up = nullptr;
+py::object* prepare = nullptr;
+std::atomic<bool> ready{false};
+
+const Up& the_up() {
+  ensure_ready();
+  return *up;
+}
+
+py::object dtype_object(at::ScalarType dtype) {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
+}
+
+// Builds the Python trace. Regions and numbers are made once and shared.
+class TraceExport {
+ public:
+  explicit TraceExport(const Trace& trace) : trace_(trace) {
+    for (const Region& region : trace.regions) {
+      py::tuple size(region.ndim), stride(region.ndim);
+      for (uint32_t d = 0; d < region.ndim; d++) {
+        size[d] = py::int_(trace.ints[region.shape + d]);
+        stride[d] = py::int_(trace.ints[region.shape + region.ndim + d]);
+      }
+      regions_.push_back(up->Region(region.storage, dtype_object(region.dtype), size, stride, region.offset));
+    }
+  }
+
+  py::object make() {
+    py::list nodes, storages, numbers;
+    for (const Node& node : trace_.nodes) {
+      uint32_t at = node.args;
+      py::list args, outs, writes;
+      while (at < node.outs) args.append(argument(at));
+      for (uint32_t r = node.outs; r < node.writes; r++) outs.append(reference(trace_.refs[r]));
+      for (uint32_t r = node.writes; r < node.end; r++) writes.append(reference(trace_.refs[r]));
+      nodes.append(py::make_tuple(node.op->name, args, outs, writes));
+    }
+    for (const auto& storage : trace_.storages)
+      storages.append(up->Storage(storage->nbytes, storage->buffer != nullptr, storage->live.load()));
+    for (const Number& number : trace_.numbers) numbers.append(number_value(number));
+    return up->Trace(nodes, storages, numbers);
+  }
+
+ private:
+  static py::object number_value(const Number& number) {
+    if (number.is_float) return py::float_(number.f);
+    return py::int_(number.i);
+  }
+  py::object reference(const ArgRef& ref) {
+    switch (ref.kind) {
+      case ArgRef::Kind::Region:
+        return regions_[ref.index];
+      case ArgRef::Kind::Number:
+        return up->Number(number_value(trace_.numbers[ref.index]), ref.index);
+      case ArgRef::Kind::Value:
+        return torch::jit::toPyObject(trace_.values[ref.index]);
+      default:
+        return py::none();
+    }
+  }
+  py::object argument(uint32_t& at) {
+    const ArgRef& ref = trace_.refs[at++];
+    if (ref.kind != ArgRef::Kind::List) return reference(ref);
+    py::list list;
+    for (uint32_t i = 0; i < ref.index; i++) list.append(argument(at));
+    return list;
+  }
+
+  const Trace& trace_;
+  std::vector<py::object> regions_;
+};
+
+// A program that the engine runs: for devices with memory of their own.
+class ObjectProgram final : public Program {
+ public:
+  explicit ObjectProgram(py::object object) : object_(std::move(object)) {}
+  ~ObjectProgram() override {
+    py::gil_scoped_acquire gil;
+    object_ = py::object();
+  }
+  void run(const Trace& trace) override {
+    py::gil_scoped_acquire gil;
+    release_objects();
+    py::list inputs, numbers;
+    for (const auto& item : object_.attr("inputs")) {
+      auto& storage = *trace.storages[item.cast<uint32_t>()];
+      if (storage.buffer == nullptr) storage.buffer = new_buffer(storage.device, storage.nbytes);
+      inputs.append(py::reinterpret_borrow<py::object>(storage.buffer->object));
+    }
+    for (const auto& item : object_.attr("lifted")) {
+      const Number& number = trace.numbers[item.cast<uint32_t>()];
+      numbers.append(number.is_float ? py::object(py::float_(number.f)) : py::object(py::int_(number.i)));
+    }
+    const py::list outputs = object_.attr("run")(inputs, numbers);
+    size_t next = 0;
+    for (const auto& item : object_.attr("outputs")) {
+      auto& storage = *trace.storages[item.cast<uint32_t>()];
+      storage.buffer = object_buffer(storage.device, storage.nbytes, py::object(outputs[next++]).release().ptr());
+    }
+  }
+
+ private:
+  py::object object_;
+};
+
+PyObject *failed_type, *failed_value, *failed_traceback;
+
+}  // namespace
+
+void set_prepare(py::object function) { prepare = new py::object(std::move(function)); }
+
+void ensure_ready() {
+  if (ready) return;
+  py::gil_scoped_acquire gil;
+  if (ready) return;
+  TORCH_CHECK(prepare != nullptr, "tiny: the device is not set up; import torch_tinygrad");
+  (*prepare)();
+  ready = up != nullptr;
+}
+
+void set_up(const py::dict& hooks, bool host) {
+  up = new Up{hooks["op_traits"], hooks["warn_fallback"], hooks["compile"], hooks["new_buffer"], hooks["upload"], hooks["download"],
+              hooks["Region"],    hooks["Number"],        hooks["Storage"], hooks["Trace"],      host};
+}
+
+OpTraits op_traits(const std::string& name) {
+  py::gil_scoped_acquire gil;
+  const py::dict answer = the_up().op_traits(name);
+  return {answer["lifts"].cast<std::vector<size_t>>(), answer["writes"].cast<std::vector<size_t>>(), answer["random"].cast<bool>(),
+          answer["index"].cast<bool>()};
+}
+
+void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack) {
+  c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  try {
+    info.op.callBoxed(&stack);
+  } catch (const c10::NotImplementedError&) {
+    throw NoMetaKernel();
+  } catch (python_error& error) {
+    py::gil_scoped_acquire gil;
+    if (PyErr_GivenExceptionMatches(error.type, PyExc_NotImplementedError)) throw NoMetaKernel();
+    throw;
+  }
+}
+
+void warn_fallback(const std::string& name) {
+  py::gil_scoped_acquire gil;
+  the_up().warn_fallback(name);
+}
+
+std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying) {
+  py::gil_scoped_acquire gil;
+  release_objects();
+  py::list positions;
+  for (size_t i = 0; i < varying.size(); i++)
+    if (varying[i]) positions.append(i);
+  py::object result;
+  try {
+    result = the_up().compile(TraceExport(trace).make(), positions, static_cast<int>(trace.device));
+  } catch (py::error_already_set& error) {
+    if (!py::hasattr(error.value(), "tiny_node")) throw;
+    NodeFailed failure;
+    failure.node = error.value().attr("tiny_node").cast<size_t>();
+    failure.message = py::str(error.value()).cast<std::string>();
+    error.restore();
+    PyErr_Fetch(&failed_type, &failed_value, &failed_traceback);
+    throw failure;
+  }
+  if (py::isinstance<HostProgram>(result)) return result.cast<std::shared_ptr<HostProgram>>();
+  auto program = std::make_shared<ObjectProgram>(result);
+  program->lifted = result.attr("lifted").cast<std::vector<uint32_t>>();
+  program->kernels = result.attr("kernels").cast<int64_t>();
+  program->bytes_moved = result.attr("bytes_moved").cast<int64_t>();
+  program->fallbacks = result.attr("fallbacks").cast<std::map<std::string, int64_t>>();
+  program->description = result.attr("description").cast<std::vector<std::string>>();
+  return program;
+}
+
+void throw_python_error() {
+  py::gil_scoped_acquire gil;
+  PyErr_Restore(failed_type, failed_value, failed_traceback);
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+bool is_host(c10::DeviceIndex) { return the_up().host; }
+
+std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes) {
+  if (is_host(device)) return host_buffer(device, nbytes);
+  py::gil_scoped_acquire gil;
+  return object_buffer(device, nbytes, the_up().new_buffer(static_cast<int>(device), nbytes).release().ptr());
+}
+
+std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size_t nbytes) {
+  if (is_host(device)) {
+    auto buffer = host_buffer(device, nbytes);
+    std::memcpy(buffer->host, source, nbytes);
+    return buffer;
+  }
+  py::gil_scoped_acquire gil;
+  release_objects();
+  const auto view = py::memoryview::from_memory(source, static_cast<ssize_t>(nbytes));
+  return object_buffer(device, nbytes, the_up().upload(static_cast<int>(device), view).release().ptr());
+}
+
+void download(const Buffer& buffer, size_t offset, void* destination, size_t nbytes) {
+  if (buffer.host != nullptr) {
+    std::memcpy(destination, static_cast<const char*>(buffer.host) + offset, nbytes);
+    return;
+  }
+  py::gil_scoped_acquire gil;
+  auto view = py::memoryview::from_memory(destination, static_cast<ssize_t>(nbytes));
+  the_up().download(py::reinterpret_borrow<py::object>(buffer.object), offset, view);
+}
+
+}  // namespace tiny

@@ -1,0 +1,48 @@
+// The few calls from C++ up into Python: what an operator is, metadata from Python kernels, compiling, foreign buffers.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "program.h"
+#include "trace.h"
+
+namespace tiny {
+
+// Sets the Python side up at the device's first use.
+void ensure_ready();
+
+struct OpTraits {
+  std::vector<size_t> lifts, writes;
+  bool random = false, index = false;
+};
+OpTraits op_traits(const std::string& name);
+
+// Thrown by infer_on_meta where PyTorch cannot tell the results' metadata without the values.
+struct NoMetaKernel : std::exception {};
+void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack);
+
+void warn_fallback(const std::string& name);
+
+// Compiles a trace; `varying` are the positions of numbers that changed since it was last compiled.
+std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying);
+
+// Thrown by `compile` when one node cannot be lowered.
+struct NodeFailed : std::exception {
+  size_t node;
+  std::string message;
+};
+
+[[noreturn]] void throw_python_error();  // rethrows the Python error behind the last NodeFailed
+
+// Buffers. On a device that shares the host's memory these are plain memory; elsewhere the engine makes them.
+bool is_host(c10::DeviceIndex device);
+std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes);
+std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size_t nbytes);
+void download(const Buffer& buffer, size_t offset, void* destination, size_t nbytes);
+
+}  // namespace tiny

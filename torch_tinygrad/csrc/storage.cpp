@@ -1,0 +1,207 @@
+// Addresses for storages (reserved, never mapped), and a cache of host memory for their bytes.
+#include "storage.h"
+
+#include <Python.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "device.h"
+#include "python.h"
+
+namespace tiny {
+namespace {
+
+// Size classes: eight per power of two, so that a freed block serves storages of about its size.
+size_t size_class(size_t nbytes) {
+  if (nbytes <= 512) return 512;
+  size_t step = size_t{1} << (60 - __builtin_clzll(nbytes - 1));
+  return (nbytes + step - 1) / step * step;
+}
+
+// Hands out addresses that nothing is mapped at: unique among living storages, reused after them.
+class AddressSpace {
+ public:
+  void* take(size_t nbytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const size_t size = size_class(nbytes);
+    auto& free = free_[size];
+    if (!free.empty()) {
+      void* address = free.back();
+      free.pop_back();
+      return address;
+    }
+    if (begin_ == nullptr) {
+      begin_ = static_cast<char*>(mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+      TORCH_CHECK(begin_ != MAP_FAILED, "tiny: could not reserve an address range of ", kReserved, " bytes");
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, used_ + size <= kReserved, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
+    void* address = begin_ + used_;
+    used_ += size;
+    return address;
+  }
+  void give(void* address, size_t nbytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    free_[size_class(nbytes)].push_back(address);
+  }
+
+ private:
+  static constexpr size_t kReserved = size_t{1} << 46;
+  std::mutex mutex_;
+  char* begin_ = nullptr;
+  size_t used_ = 0;
+  std::unordered_map<size_t, std::vector<void*>> free_;
+};
+
+AddressSpace& addresses() {
+  static auto* space = new AddressSpace;
+  return *space;
+}
+
+// Host memory in size classes. Freed blocks stay, so that a training loop touches no fresh pages after its first steps.
+class HostMemory {
+ public:
+  void* take(size_t nbytes) {
+    const size_t size = size_class(nbytes);
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      auto& free = free_[size];
+      if (!free.empty()) {
+        void* block = free.back();
+        free.pop_back();
+        cached_ -= size;
+        return block;
+      }
+    }
+    void* block = nullptr;
+    if (posix_memalign(&block, 64, size) != 0) {
+      drop();
+      TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&block, 64, size) == 0, "tiny: out of memory: tried to allocate ", nbytes,
+                       " bytes");
+    }
+    return block;
+  }
+  void give(void* block, size_t nbytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const size_t size = size_class(nbytes);
+    free_[size].push_back(block);
+    cached_ += size;
+  }
+  void drop() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (auto& [size, blocks] : free_)
+      for (void* block : blocks) std::free(block);
+    free_.clear();
+    cached_ = 0;
+  }
+  size_t cached() const { return cached_; }
+
+ private:
+  std::mutex mutex_;
+  size_t cached_ = 0;
+  std::unordered_map<size_t, std::vector<void*>> free_;
+};
+
+HostMemory& host_memory() {
+  static auto* memory = new HostMemory;
+  return *memory;
+}
+
+struct Counters {
+  std::atomic<int64_t> allocated{0}, peak{0};
+};
+Counters counters[kMaxDevices];
+
+void count(c10::DeviceIndex device, int64_t nbytes) {
+  Counters& c = counters[device];
+  const int64_t now = c.allocated.fetch_add(nbytes) + nbytes;
+  int64_t peak = c.peak.load();
+  while (now > peak && !c.peak.compare_exchange_weak(peak, now)) {
+  }
+}
+
+std::mutex released_mutex;
+std::vector<PyObject*> released;
+
+struct StorageContext {
+  StoragePtr storage;
+  void* address;
+};
+
+void delete_context(void* opaque) {
+  auto* context = static_cast<StorageContext*>(opaque);
+  context->storage->live.store(false, std::memory_order_release);
+  if (context->address != nullptr) addresses().give(context->address, context->storage->nbytes);
+  delete context;
+}
+
+class Allocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t nbytes) override {
+    check_fork();
+    ensure_ready();
+    const c10::DeviceIndex device = current_device();
+    void* address = nbytes ? addresses().take(nbytes) : nullptr;
+    auto* context = new StorageContext{c10::make_intrusive<Storage>(device, nbytes), address};
+    return {address, context, &delete_context, c10::Device(c10::DeviceType::PrivateUse1, device)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, size_t) const override {
+    TORCH_CHECK(false, "tiny: storages are copied by operators, not by address; use Tensor.copy_ or Tensor.clone");
+  }
+};
+Allocator the_allocator;
+REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &the_allocator);
+
+}  // namespace
+
+c10::Allocator* allocator() { return &the_allocator; }
+
+Storage* storage_of(const c10::DataPtr& data) {
+  TORCH_CHECK(data.get_deleter() == &delete_context, "tiny: this storage was not allocated by the device");
+  return static_cast<StorageContext*>(data.get_context())->storage.get();
+}
+
+Buffer::~Buffer() {
+  count(device, -static_cast<int64_t>(nbytes));
+  if (host != nullptr) host_memory().give(host, nbytes);
+  if (object != nullptr) {
+    std::lock_guard<std::mutex> guard(released_mutex);
+    released.push_back(object);
+  }
+}
+
+std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes) {
+  void* block = host_memory().take(nbytes);
+  count(device, static_cast<int64_t>(nbytes));
+  return std::make_shared<Buffer>(device, nbytes, block, nullptr);
+}
+
+std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, PyObject* object) {
+  count(device, static_cast<int64_t>(nbytes));
+  return std::make_shared<Buffer>(device, nbytes, nullptr, object);
+}
+
+void release_objects() {
+  std::vector<PyObject*> objects;
+  {
+    std::lock_guard<std::mutex> guard(released_mutex);
+    objects.swap(released);
+  }
+  for (PyObject* object : objects) Py_DECREF(object);
+}
+
+void empty_cache() { host_memory().drop(); }
+
+MemoryStats memory_stats(c10::DeviceIndex device) {
+  return {counters[device].allocated, counters[device].peak, static_cast<int64_t>(host_memory().cached())};
+}
+
+void reset_peak(c10::DeviceIndex device) { counters[device].peak = counters[device].allocated.load(); }
+
+}  // namespace tiny

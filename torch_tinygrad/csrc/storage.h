@@ -1,0 +1,66 @@
+// Storages of the device: what a c10::StorageImpl's DataPtr refers to, and the bytes behind it once they exist.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+struct _object;  // PyObject
+
+namespace tiny {
+
+// The bytes of a storage. On a device whose memory is the host's, `host` points to them; on any other, `object` is the
+// engine's own buffer (a Python object, released with the interpreter lock held, at the next flush).
+struct Buffer {
+  Buffer(c10::DeviceIndex device, size_t nbytes, void* host, _object* object)
+      : device(device), nbytes(nbytes), host(host), object(object) {}
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  const c10::DeviceIndex device;
+  const size_t nbytes;
+  void* const host;
+  _object* const object;
+};
+
+// A flat array that is written lazily. Nodes refer to it by pointer; tensors through their DataPtr's context.
+struct Storage final : c10::intrusive_ptr_target {
+  Storage(c10::DeviceIndex device, size_t nbytes) : device(device), nbytes(nbytes) {}
+
+  const c10::DeviceIndex device;
+  const size_t nbytes;
+  std::atomic<bool> live{true};    // a tensor or a storage object can still see it
+  std::shared_ptr<Buffer> buffer;  // its value, unless it is pending or was never written
+  std::string lost;                // why the value will never be there, if computing it failed
+
+  // Its number in the trace being recorded, valid while `trace` is that trace's serial number.
+  uint64_t trace = 0;
+  int32_t index = -1;
+};
+using StoragePtr = c10::intrusive_ptr<Storage>;
+
+c10::Allocator* allocator();
+Storage* storage_of(const c10::DataPtr& data);
+
+// Memory of devices that share the host's: freed blocks are kept and reused.
+std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes);
+std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, _object* object);
+void empty_cache();
+
+struct MemoryStats {
+  int64_t allocated = 0, peak = 0, cached = 0;
+};
+MemoryStats memory_stats(c10::DeviceIndex device);
+void reset_peak(c10::DeviceIndex device);
+
+// Python objects of buffers that died without the interpreter lock: released here.
+void release_objects();
+
+constexpr int kMaxDevices = 64;
+
+}  // namespace tiny

@@ -1,0 +1,81 @@
+// What has been recorded and not yet run: nodes over regions of storages, and the running key of it all.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <vector>
+
+#include "hash.h"
+#include "storage.h"
+
+namespace tiny {
+
+// What the recorder knows of an operator, made at its first use.
+struct OpInfo {
+  enum class Kind : uint8_t { Tensor, TensorList, OptionalTensorList, Scalar, ScalarList, Float, Generator, Device, Value };
+  struct Arg {
+    Kind kind;
+    bool write;  // the operator changes this argument
+    bool lift;   // a changing number here becomes an input of the program
+  };
+  explicit OpInfo(c10::OperatorHandle op) : op(std::move(op)) {}
+  c10::OperatorHandle op;
+  std::string name;
+  Hash hash;
+  std::vector<Arg> args;
+  bool writes = false;         // some argument is changed
+  bool reads_tensors = false;  // some argument is a tensor
+  bool random = false;         // takes a slice of the generator's stream
+  bool index = false;          // takes index tensors, which may be on the CPU
+};
+
+struct Region {
+  int32_t storage;  // its number in the trace
+  at::ScalarType dtype;
+  uint32_t ndim;
+  uint32_t shape;  // where its sizes, then its strides, begin in Trace::ints
+  int64_t offset;
+};
+
+struct Number {
+  bool is_float;
+  union {
+    double f;
+    int64_t i;
+  };
+  bool operator==(const Number& o) const { return is_float == o.is_float && i == o.i; }
+};
+
+struct ArgRef {
+  enum class Kind : uint8_t { None, Region, Number, Value, List };
+  Kind kind;
+  uint32_t index;  // of the region, number or value; or the length of the list that follows
+};
+
+struct Node {
+  const OpInfo* op;
+  uint32_t args, outs, writes, end;  // ranges of Trace::refs: arguments, fresh results, changed arguments
+};
+
+struct Trace {
+  uint64_t serial = 1;
+  c10::DeviceIndex device = 0;
+  std::vector<Node> nodes;
+  std::vector<ArgRef> refs;
+  std::vector<Region> regions;
+  std::vector<int64_t> ints;
+  std::vector<Number> numbers;
+  std::vector<c10::IValue> values;
+  std::vector<StoragePtr> storages;
+  Hash key;
+  int64_t bytes = 0;
+
+  int32_t number_of(Storage* storage);
+  uint32_t add_region(const at::Tensor& tensor);
+  void clear();
+  bool refers_to(const Storage* storage) const { return storage->trace == serial && storage->index >= 0; }
+};
+
+}  // namespace tiny

@@ -1,0 +1,98 @@
+// Views and allocation: ATen's own metadata kernels on the device's allocator. Nothing is recorded here.
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "device.h"
+#include "recorder.h"
+#include "storage.h"
+
+namespace tiny {
+namespace {
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+c10::Device device_or_current(std::optional<c10::Device> device) {
+  return {c10::DeviceType::PrivateUse1, device.has_value() && device->has_index() ? device->index() : current_device()};
+}
+
+at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<c10::Device> device,
+                 std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  c10::DeviceGuard guard(device_or_current(device));
+  return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                         std::optional<c10::Device> device, std::optional<bool>) {
+  c10::DeviceGuard guard(device_or_current(device));
+  return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
+}
+
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  auto* impl = self.unsafeGetTensorImpl();
+  const int64_t itemsize = static_cast<int64_t>(self.dtype().itemsize());
+  at::detail::check_size_nonnegative(size);
+  if (self.sizes() != size) {
+    impl->set_sizes_contiguous(size);
+    const size_t needed = at::detail::computeStorageNbytesContiguous(size, itemsize, self.storage_offset());
+    if (self.numel() > 0 && needed > self.storage().nbytes()) resize_storage(self.storage(), needed);
+  }
+  if (format.has_value()) {
+    TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format", *format);
+    impl->empty_tensor_restride(*format);
+  }
+  return self;
+}
+
+at::Tensor& set_storage_(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
+  at::native::checkSetStorage(self, std::move(source), offset, size, stride);
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_offset(offset);
+  at::OptionalIntArrayRef strides = stride.data() != nullptr ? at::OptionalIntArrayRef(stride) : std::nullopt;
+  if (strides.has_value()) {
+    impl->set_sizes_and_strides(size, *strides);
+  } else {
+    impl->set_sizes_contiguous(size);
+  }
+  const size_t needed = at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.dtype().itemsize(), offset);
+  if (self.numel() > 0 && needed > self.storage().nbytes()) resize_storage(self.storage(), needed);
+  return self;
+}
+
+at::Tensor& set_(at::Tensor& self) {
+  c10::DeviceGuard guard(self.device());
+  const auto dtype = self.dtype();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, allocator()->allocate(0), allocator(), true);
+  self.set_(storage, 0, {0}, {});
+  TORCH_INTERNAL_ASSERT(dtype == self.dtype());
+  return self;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("as_strided", at::native::as_strided_tensorimpl);
+  m.impl("view", at::native::view);
+  m.impl("_reshape_alias", at::native::_reshape_alias);
+  m.impl("unfold", at::native::unfold);
+  m.impl("view_as_real", at::native::view_as_real);
+  m.impl("view_as_complex", at::native::view_as_complex);
+  m.impl("resize_", resize_);
+  m.impl("set_.source_Storage", at::native::set_);
+  m.impl("set_.source_Storage_storage_offset", set_storage_);
+  m.impl("set_.source_Tensor", at::native::set_tensor_);
+  m.impl("set_", set_);
+}
+
+}  // namespace tiny

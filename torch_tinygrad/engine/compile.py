@@ -1,0 +1,49 @@
+"""Compiles a recorded trace into a program: the one place where the rooms meet."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+
+from torch_tinygrad.lower.graph import NodeError, build
+from torch_tinygrad.trace.coalesce import drop_dead
+from torch_tinygrad.trace.forms import reduce_forms
+from torch_tinygrad.trace.nodes import Trace
+from torch_tinygrad.trace.reroll import reroll
+
+from . import contractions, host
+from .devices import device_name
+from .schedule import schedule
+
+
+
+def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True):
+    trace = Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers)
+    if simplify:
+        trace = reroll(drop_dead(trace))
+    return build(trace, varying, device, contractions.prefers_aten)
+
+
+def compile_trace(raw: Trace, varying: list[int], device_index: int):
+    """The program of a trace. A node that cannot be lowered raises NodeError with the number of the recorded node."""
+    start = time.perf_counter()
+    device = device_name(device_index)
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        try:
+            graph = tiny_graph(raw, set(varying), device)
+        except NodeError as error:
+            if error.tiny_node >= 0:
+                raise
+            graph = tiny_graph(raw, set(varying), device, simplify=False)
+        program = host.assemble(schedule(graph))
+    finally:
+        if enabled:
+            gc.enable()
+    took = time.perf_counter() - start
+    if took > 1 and sys.stderr.isatty() and not os.environ.get("TORCH_TINY_QUIET"):
+        print(f"tiny: compiled {len(raw.nodes)} operations in {took:.1f} s", file=sys.stderr)
+    return program

@@ -1,0 +1,173 @@
+"""Programs for devices that share the host's memory: kernels by address, run by the C++ runner without Python."""
+
+from __future__ import annotations
+
+import torch
+from tinygrad import Device
+from tinygrad.engine.realize import compile_linear, estimate_uop, get_call_arg_uops, get_runtime
+from tinygrad.helpers import Context, to_tuple
+from tinygrad.uop.ops import Ops, UOp, buffers
+
+from torch_tinygrad import _C
+from torch_tinygrad.lower.graph import AtenStep
+from torch_tinygrad.lower.registry import Meta
+from torch_tinygrad.trace.forms import overload_of
+
+from .memory import plan
+from .schedule import Schedule
+
+INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT = range(6)
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> list[int]:
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * max(1, shape[d + 1])
+    return strides
+
+
+def base_buffer(uop: UOp) -> tuple[UOp, int]:
+    """The buffer a kernel argument lies in, and its byte offset there."""
+    view = uop.contiguous_view()
+    if view is None:
+        raise RuntimeError(f"a kernel argument that is no buffer: {uop.op}")
+    buffer, offset = view
+    return buffer, int(offset) * buffer.dtype.itemsize
+
+
+def assemble(schedule: Schedule) -> _C.HostProgram:
+    """Compiles the kernels and lays everything out."""
+    graph = schedule.graph
+    program = _C.HostProgram()
+    linear = compile_linear(UOp(Ops.LINEAR, src=tuple(schedule.calls)))
+    calls = [(call, [base_buffer(b) for b in get_call_arg_uops(call)]) for call in linear.src]
+
+    # Temporaries: buffers that are neither inputs nor outputs.
+    lifetimes: dict[UOp, list[int]] = {}
+    for step, (_, arguments) in enumerate(calls):
+        for buffer, _ in arguments:
+            known = buffer in schedule.inputs or buffer in schedule.outputs or buffer in (graph.float_input, graph.int_input)
+            if not known and buffer not in buffers:
+                lifetimes.setdefault(buffer, [step, step])[1] = step
+    temporaries = list(lifetimes)
+    offsets, program.arena = plan([(*lifetimes[b], b.max_numel() * b.dtype.itemsize) for b in temporaries])
+    arena = dict(zip(temporaries, offsets, strict=True))
+    used = {buffer for _, arguments in calls for buffer, _ in arguments}
+    inputs = [b for b in schedule.inputs if b in used]
+    outputs = list(schedule.outputs)
+    input_index = {b: i for i, b in enumerate(inputs)}
+    output_index = {b: i for i, b in enumerate(outputs)}
+    held = []
+
+    def slot(buffer: UOp, offset: int) -> tuple[int, int, int]:
+        if buffer in input_index:
+            return (INPUT, input_index[buffer], offset)
+        if buffer in output_index:
+            return (OUTPUT, output_index[buffer], offset)
+        if buffer in arena:
+            return (ARENA, 0, arena[buffer] + offset)
+        if buffer is graph.float_input:
+            return (FLOATS, 0, offset)
+        if buffer is graph.int_input:
+            return (INTS, 0, offset)
+        constant = buffer.buffer.ensure_allocated()
+        held.append(constant)
+        return (CONSTANT, 0, constant._buf.va_addr + offset)
+
+    description = []
+    fallbacks: dict[str, int] = {}
+    moved = 0
+    for call, arguments in calls:
+        kind = call.src[0]
+        slots = [slot(*a) for a in arguments]
+        if kind.op is Ops.PROGRAM:
+            runtime = get_runtime(to_tuple(call.src[1].device)[0], kind)
+            held.append(runtime)
+            info = kind.arg
+            used_slots = [slots[i] for i in info.globals]
+            threads = int(info.global_size[0]) if info.runtimevars else 1
+            core = len(used_slots) + info.runtimevars["core_id"] if info.runtimevars else -1
+            program.add_kernel(runtime.addr, used_slots, [0] * len(info.vars), threads, core)
+            estimate = estimate_uop(call)
+            moved += int(estimate.mem)
+            program.kernels += 1
+            description.append(f"kernel {info.function_name}: {int(estimate.mem)} bytes")
+        elif kind.op is Ops.CUSTOM_FUNCTION:
+            step = graph.steps[int(kind.arg.partition(":")[2])]
+            moved += add_aten(program, step, slots)
+            program.kernels += 1
+            if step.is_fallback:
+                fallbacks[step.op] = fallbacks.get(step.op, 0) + 1
+            description.append(f"aten {step.op}")
+        else:
+            raise RuntimeError(f"a step that the host cannot run: {kind.op}")
+    program.inputs = [schedule.inputs[b] for b in inputs]
+    program.outputs = [(schedule.outputs[b], graph.flats[schedule.outputs[b]].storage.nbytes) for b in outputs]
+    program.floats, program.ints = graph.floats, graph.ints
+    program.lifted = sorted({*graph.floats, *graph.ints})
+    program.bytes_moved, program.fallbacks, program.description = moved, fallbacks, description
+    HELD[program] = held
+    return program
+
+
+# Machine code and constants live as long as their program.
+HELD: dict = {}
+
+
+def out_form(op: str, results: int):
+    """The overload that writes into given results, where ATen has one with the same arguments."""
+    overload = overload_of(op)
+    names = [a.name for a in overload._schema.arguments]
+    packet = overload._overloadpacket
+    for candidate in packet.overloads():
+        schema = getattr(packet, candidate)._schema
+        outs = [a for a in schema.arguments if a.is_out]
+        if len(outs) == results and [a.name for a in schema.arguments if not a.is_out] == names:
+            if all("[]" not in str(a.type) for a in outs):
+                return getattr(packet, candidate)
+    return None
+
+
+# Operators whose `out=` overload does the work in place rather than copying a result.
+WRITES_DIRECTLY = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+
+
+def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
+    """Adds a step of ATen's; returns the bytes it moves."""
+
+    def nbytes(meta: Meta) -> int:
+        return torch.Size(meta.shape).numel() * meta.dtype.itemsize
+
+    results = []
+    next_slot = 0
+    for meta in step.results:
+        if meta is None or nbytes(meta) == 0:
+            results.append(None)
+            continue
+        results.append((slots[next_slot], meta.dtype, list(meta.shape), contiguous_strides(meta.shape)))
+        next_slot += 1
+    tensors = []
+    for path, meta in zip(step.paths, step.inputs, strict=True):
+        where = (CONSTANT, 0, 0)
+        if nbytes(meta):
+            where = slots[next_slot]
+            next_slot += 1
+        tensors.append((list(path), (where, meta.dtype, list(meta.shape), contiguous_strides(meta.shape))))
+    overload = out_form(step.op, len(results)) if step.op in WRITES_DIRECTLY else None
+    schema = (overload or overload_of(step.op))._schema
+    placeholder = torch.empty(0)
+    arguments = [_with_placeholders(a, (i,), set(step.paths), placeholder) for i, a in enumerate(step.arguments)]
+    arguments = [torch.device("cpu") if s.name == "device" else a for s, a in zip(schema.arguments, arguments, strict=False)]
+    program.add_aten(schema.name, schema.overload_name, arguments, tensors, results)
+    return sum(nbytes(m) for m in (*step.inputs, *step.results) if m is not None)
+
+
+def _with_placeholders(argument, path: tuple[int, ...], paths: set, placeholder: torch.Tensor):
+    if path in paths:
+        return placeholder
+    if isinstance(argument, list):
+        return [_with_placeholders(a, (*path, i), paths, placeholder) for i, a in enumerate(argument)]
+    return argument
+
+
+__all__ = ["assemble", "Context", "Device"]

@@ -1,0 +1,26 @@
+"""Where temporaries live: one arena a program, blocks reused as soon as their last reader has run."""
+
+from __future__ import annotations
+
+ALIGNMENT = 64
+
+
+def plan(lifetimes: list[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """Offsets for blocks given as (first step, last step, bytes), and the arena's size. First fit, larger blocks first
+    among those that start together; blocks whose lifetimes meet never overlap."""
+    offsets = [0] * len(lifetimes)
+    placed: list[tuple[int, int, int, int]] = []  # first, last, offset, end
+    order = sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i][2], lifetimes[i][0]))
+    arena = 0
+    for i in order:
+        first, last, nbytes = lifetimes[i]
+        size = (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        at = 0
+        for _, _, begin, end in sorted((p for p in placed if p[0] <= last and first <= p[1]), key=lambda p: p[2]):
+            if begin - at >= size:
+                break
+            at = max(at, end)
+        offsets[i] = at
+        placed.append((first, last, at, at + size))
+        arena = max(arena, at + size)
+    return offsets, arena

@@ -1,0 +1,223 @@
+"""From a trace to one tinygrad graph: walks the nodes in order, reading and writing storages as values."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tinygrad import Tensor, dtypes
+from tinygrad.uop.ops import Ops, UOp
+
+from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decomposition
+from torch_tinygrad.trace.forms import is_random, overload_of
+from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace
+
+from .random import Random
+from .registry import LOWERINGS, TO_TINY, Meta
+from .storages import Flat
+
+
+@dataclass(frozen=True)
+class AtenStep:
+    """An operator that ATen's CPU kernels compute: `arguments` with tensors as None, their places, what they look like."""
+
+    op: str
+    arguments: tuple[Any, ...]
+    paths: tuple[tuple[int, ...], ...]
+    inputs: tuple[Meta, ...]
+    results: tuple[Meta | None, ...]
+    is_fallback: bool
+
+
+@dataclass
+class Graph:
+    """The trace as tinygrad values. `floats` and `ints` are the positions of lifted numbers in their input arrays."""
+
+    flats: list[Flat]
+    device: str
+    floats: list[int] = field(default_factory=list)
+    ints: list[int] = field(default_factory=list)
+    float_input: UOp | None = None
+    int_input: UOp | None = None
+    steps: list[AtenStep] = field(default_factory=list)
+
+
+class NodeError(RuntimeError):
+    """A node could not be lowered. `tiny_node` is its number in the recorded trace."""
+
+    def __init__(self, node: Node, cause: BaseException):
+        super().__init__(f"tiny: {node.op} could not be compiled: {type(cause).__name__}: {cause}")
+        self.tiny_node = node.origin
+
+
+@functools.cache
+def schema_of(op: str):
+    """(name, is a keyword, is a tensor) of each argument."""
+    return [(a.name, a.kwarg_only, "Tensor" in str(a.type)) for a in overload_of(op)._schema.arguments]
+
+
+def lifts_of(op: str) -> frozenset[str]:
+    lowering = LOWERINGS.get(op)
+    return lowering.lifts if lowering is not None else frozenset()
+
+
+def build(trace: Trace, varying: set[int], device: str, prefers_aten) -> Graph:
+    """Lowers every node. `varying` numbers become inputs; `prefers_aten(node)` sends a node to ATen's CPU kernels."""
+    graph = Graph([], device)
+    graph.flats = [Flat(storage, device) for storage in trace.storages]
+    _Builder(trace, graph, varying, prefers_aten).run()
+    return graph
+
+
+class _Builder:
+    def __init__(self, trace: Trace, graph: Graph, varying: set[int], prefers_aten):
+        self.trace, self.graph, self.varying, self.prefers_aten = trace, graph, varying, prefers_aten
+        # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
+        size = max(1, 2 * len(trace.numbers) + 2)
+        graph.float_input = UOp.new_buffer(graph.device, size, dtypes.float64)
+        graph.int_input = UOp.new_buffer(graph.device, size, dtypes.int64)
+
+    def run(self) -> None:
+        for node in self.trace.nodes:
+            try:
+                self.node(node)
+            except Exception as error:
+                raise NodeError(node, error) from error
+
+    # ---- numbers ----
+
+    def lift(self, positions: list[int], is_float: bool) -> Tensor:
+        """The flat tensor of these numbers, from the program's inputs."""
+        inputs, source = (self.graph.floats, self.graph.float_input) if is_float else (self.graph.ints, self.graph.int_input)
+        assert source is not None
+        start = len(inputs)
+        inputs.extend(positions)
+        grown = source.shape[0]
+        assert start + len(positions) <= grown, "more lifted numbers than inputs"
+        return Tensor(source).shrink(((start, start + len(positions)),))
+
+    def number_dtype(self, node: Node, is_float: bool):
+        """The dtype a lifted number takes part in: a number never widens what it is mixed with."""
+        regions = [r for r in (*node.outs, *node.args) if isinstance(r, Region)]
+        floating = [r.dtype for r in regions if r.dtype.is_floating_point]
+        integral = [r.dtype for r in regions if not r.dtype.is_floating_point and r.dtype is not torch.bool]
+        if floating:
+            wide = floating[0]
+            return dtypes.float32 if wide in (torch.float16, torch.bfloat16) else TO_TINY[wide]
+        if is_float:
+            return TO_TINY[torch.get_default_dtype()]
+        return TO_TINY[integral[0]] if integral else dtypes.int64
+
+    def value(self, node: Node, argument, name: str, is_tensor: bool, lifts: frozenset[str]):
+        if isinstance(argument, Region):
+            return self.graph.flats[argument.storage].read(argument)
+        if isinstance(argument, Number):
+            if argument.position in self.varying and (is_tensor or name in lifts):
+                is_float = isinstance(argument.value, float)
+                return self.lift([argument.position], is_float).reshape(()).cast(self.number_dtype(node, is_float))
+            return argument.value
+        if isinstance(argument, Lifted):
+            positions = [argument.position]
+            for size, step in zip(argument.size, argument.step, strict=True):
+                positions = [p + i * step for p in positions for i in range(size)]
+            return self.lift(positions, argument.is_float).reshape(argument.size).cast(self.number_dtype(node, argument.is_float))
+        if isinstance(argument, (list, tuple)):
+            return [self.value(node, a, name, is_tensor, lifts) for a in argument]
+        return argument
+
+    # ---- nodes ----
+
+    def node(self, node: Node) -> None:
+        if self.prefers_aten(node):
+            return self.aten(node, is_fallback=False)
+        lowering = LOWERINGS.get(node.op)
+        if lowering is not None:
+            return self.lower(node, lowering)
+        if has_decomposition(node.op):
+            try:
+                nodes = decompose(node, self.trace)
+            except NotDecomposable:
+                pass
+            else:
+                self.graph.flats.extend(
+                    Flat(storage, self.graph.device) for storage in self.trace.storages[len(self.graph.flats) :]
+                )
+                for inner in nodes:
+                    self.node(inner)
+                return None
+        return self.aten(node, is_fallback=True)
+
+    def write(self, node: Node, results: list) -> None:
+        if len(results) != len(node.outs):
+            raise ValueError(f"{len(results)} results, expected {len(node.outs)}")
+        for result, out in zip(results, node.outs, strict=True):
+            if out is None or result is None:
+                continue
+            dtype = TO_TINY[out.dtype]
+            if result.dtype != dtype:
+                result = result.cast(dtype)
+            if tuple(result.shape) != out.size:
+                result = result.expand(out.size)
+            self.graph.flats[out.storage].write(out, result)
+
+    def lower(self, node: Node, lowering) -> None:
+        schema = schema_of(node.op)
+        positional, keyword = [], {}
+        for (name, is_keyword, is_tensor), argument in zip(schema, node.args, strict=False):
+            value = self.value(node, argument, name, is_tensor, lowering.lifts)
+            if is_keyword:
+                keyword[name] = value
+            else:
+                positional.append(value)
+        extra: dict[str, Any] = {"meta": tuple(Meta(o.size, o.dtype) if o is not None else None for o in node.outs)}
+        if is_random(node.op):
+            seed, offset = (n.position for n in node.args[-2:])
+            extra["rng"] = Random(self.lift([seed], False).reshape(()), self.lift([offset], False).reshape(()))
+        result = lowering(positional, keyword, **extra)
+        self.write(node, list(result) if isinstance(result, (tuple, list)) else [result])
+
+    def aten(self, node: Node, is_fallback: bool) -> None:
+        """The operator as a step of its own: its inputs are laid out in buffers, and so are its results."""
+        paths, inputs, metas = [], [], []
+
+        def place(argument, path):
+            if isinstance(argument, Region):
+                paths.append(path)
+                inputs.append(self.graph.flats[argument.storage].read(argument))
+                metas.append(Meta(argument.size, argument.dtype))
+                return None
+            if isinstance(argument, Number):
+                return argument.value
+            if isinstance(argument, (list, tuple)):
+                return [place(a, (*path, i)) for i, a in enumerate(argument)]
+            return argument
+
+        arguments = tuple(place(a, (i,)) for i, a in enumerate(node.args[: len(schema_of(node.op))]))
+        results = tuple(Meta(o.size, o.dtype) if o is not None else None for o in node.outs)
+        self.graph.steps.append(AtenStep(node.op, arguments, tuple(paths), tuple(metas), results, is_fallback))
+        function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
+        buffers = [
+            UOp.new_buffer(self.graph.device, max(1, _count(m)), m.tiny) if m is not None and _count(m) else None for m in results
+        ]
+        laid_out = [i.contiguous().uop for i, m in zip(inputs, metas, strict=True) if _count(m)]
+        outputs = [b for b in buffers if b is not None]
+        if not outputs:
+            return self.write(node, [None if m is None else Tensor.zeros(m.shape, dtype=m.tiny) for m in results])
+        call = function.call(*outputs, *laid_out)
+        self.write(
+            node,
+            [
+                None if m is None else Tensor.zeros(m.shape, dtype=m.tiny) if b is None else Tensor(b.after(call)).reshape(m.shape)
+                for m, b in zip(results, buffers, strict=True)
+            ],
+        )
+        return None
+
+
+def _count(meta: Meta) -> int:
+    n = 1
+    for s in meta.shape:
+        n *= s
+    return n

@@ -1,0 +1,132 @@
+"""Storages as values: one flat tensor per storage, read and written through strided regions.
+
+A write to a storage that is new in the trace composes into its value. A write to part of a storage that already has a
+buffer is kept as a patch: later reads see it, and in the end only the patch is stored, into the same buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
+from tinygrad.uop.ops import UOp
+
+from torch_tinygrad.trace import geometry
+from torch_tinygrad.trace.nodes import Region, Storage
+
+from .registry import LOWERINGS, TO_TINY
+
+# A value with more patches than this is written whole.
+MAX_PATCHES = 16
+
+
+def apply(value: Tensor, plan: list[geometry.Step]) -> Tensor:
+    """The movement operations of a plan, on a tensor."""
+    for kind, argument in plan:
+        value = value.flip(argument) if kind == "flip" else getattr(value, kind)(argument)
+    return value
+
+
+def index_of(region: Region) -> Tensor:
+    """For each element of a region, its place in the flat array."""
+    index = Tensor(region.offset, dtype=dtypes.int32)
+    for axis, (size, stride) in enumerate(zip(region.size, region.stride, strict=True)):
+        steps = Tensor.arange(size, dtype=dtypes.int32) * stride
+        index = index + steps.reshape((1,) * axis + (size,) + (1,) * (len(region.size) - axis - 1))
+    return index.expand(region.size)
+
+
+@dataclass
+class Flat:
+    """The value of one storage at a point of the trace."""
+
+    storage: Storage
+    device: str
+    buffer: UOp | None = None  # the buffer it had before the trace, as an input
+    value: Tensor | None = None  # what it holds; None while nothing was ever written
+    patches: list[tuple[Region, Tensor]] = field(default_factory=list)
+    written: bool = False
+
+    def count(self, dtype: DType) -> int:
+        return self.storage.nbytes // dtype.itemsize
+
+    def load(self, dtype: DType) -> None:
+        """Makes the buffer's contents the value, in the dtype of their first use."""
+        if self.value is None and self.storage.has_value:
+            self.buffer = UOp.new_buffer(self.device, self.count(dtype), dtype)
+            self.value = Tensor(self.buffer)
+
+    def typed(self, dtype: DType) -> Tensor:
+        """The whole value as elements of `dtype`."""
+        self.load(dtype)
+        if self.value is None:
+            self.value = Tensor.zeros(self.count(dtype), dtype=dtype, device=self.device)
+        if self.value.dtype == dtype:
+            return self.value
+        n = self.count(dtype)
+        if n * dtype.itemsize != self.value.shape[0] * self.value.dtype.itemsize:
+            return self.value.bitcast(dtypes.uint8).shrink(((0, n * dtype.itemsize),)).bitcast(dtype)
+        return self.value.bitcast(dtype)
+
+    def read(self, region: Region) -> Tensor:
+        dtype = TO_TINY[region.dtype]
+        if region.numel == 0:
+            return Tensor.zeros(region.size, dtype=dtype, device=self.device)
+        flat = self.typed(dtype)
+        for patch, value in reversed(self.patches):
+            if patch == region:
+                return value
+            if patch.dtype != region.dtype or geometry.overlaps(patch, region):
+                flat = self._patched(dtype)
+                break
+        n = self.count(dtype)
+        plan = geometry.read_plan(n, region.size, region.stride, region.offset)
+        if plan is not None:
+            return apply(flat, plan)
+        return LOWERINGS["aten::index.Tensor"]([flat, [index_of(region)]], {}).reshape(region.size)
+
+    def write(self, region: Region, value: Tensor) -> None:
+        if region.numel == 0:
+            return
+        dtype = TO_TINY[region.dtype]
+        n = self.count(dtype)
+        self.written = True
+        plan = geometry.write_plan(n, region.size, region.stride, region.offset)
+        if plan is not None and geometry.covers(n, region.size, region.stride, region.offset):
+            self.value, self.patches = apply(value, plan), []
+            return
+        self.load(dtype)
+        if plan is None:
+            self._merge_patches()
+            flat = self.typed(dtype)
+            self.value = LOWERINGS["aten::index_put"]([flat, [index_of(region).flatten()], value.flatten(), False], {})
+        elif self.value is None:
+            self.value = apply(value, plan)
+        elif self.is_patched_buffer(dtype):
+            self.patches = [p for p in self.patches if p[0] != region] + [(region, value)]
+            if len(self.patches) > MAX_PATCHES:
+                self._merge_patches()
+        else:
+            self.value = self._composed(self.typed(dtype), region, value)
+
+    def is_patched_buffer(self, dtype: DType) -> bool:
+        return self.buffer is not None and self.value is not None and self.value.uop is self.buffer and self.buffer.dtype == dtype
+
+    def _composed(self, flat: Tensor, region: Region, value: Tensor) -> Tensor:
+        plan = geometry.write_plan(flat.shape[0], region.size, region.stride, region.offset)
+        assert plan is not None
+        mask = apply(Tensor(True, dtype=dtypes.bool, device=self.device).expand(region.size), plan)
+        return mask.where(apply(value, plan), flat)
+
+    def _patched(self, dtype: DType) -> Tensor:
+        """The whole value with the patches in place."""
+        flat = self.typed(TO_TINY[self.patches[0][0].dtype])
+        for region, value in self.patches:
+            flat = self._composed(flat, region, value)
+        return Flat(self.storage, self.device, value=flat).typed(dtype)
+
+    def _merge_patches(self) -> None:
+        """From here on the storage is a whole new value."""
+        if self.patches:
+            self.value, self.patches = self._patched(TO_TINY[self.patches[0][0].dtype]), []

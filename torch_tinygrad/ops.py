@@ -1,0 +1,79 @@
+"""What the recorder asks about operators, and which it registers itself for."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch
+
+from .lower.registry import LOWERINGS
+from .trace.decompose import has_decomposition
+from .trace.forms import form_of, is_random, overload_of
+
+# Operators that take index tensors, which PyTorch lets users keep on the CPU.
+INDEXING = {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor"}
+
+# Composite kernels that must stay: they allocate, choose devices, or are views.
+KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
+                  "aten::resize_as_", "aten::set_.source_Tensor", "aten::lift", "aten::lift_fresh"}  # fmt: skip
+
+
+class FallbackWarning(UserWarning):
+    """An operator has no kernel for the device and ran on the CPU."""
+
+
+_warned: set[str] = set()
+
+
+def warn_fallback(name: str) -> None:
+    if os.environ.get("TORCH_TINY_FALLBACK") == "error":
+        raise NotImplementedError(
+            f"{name} has no lowering for the tiny device, and TORCH_TINY_FALLBACK=error forbids to run it on the CPU"
+        )
+    if name not in _warned:
+        _warned.add(name)
+        warnings.warn(f"{name} has no lowering for the tiny device and runs on the CPU", FallbackWarning, stacklevel=2)
+
+
+def op_traits(name: str) -> dict:
+    """Which arguments may become inputs of a program, which are written beyond what the schema says, and the like."""
+    overload = overload_of(name)
+    lifts: list[int] = []
+    try:
+        form = form_of(name)
+    except LookupError:
+        form = None
+    if form is not None and (lowering := LOWERINGS.get(form.op)) is not None:
+        target = overload_of(form.op)._schema.arguments
+        lifts = [p for p, a in zip(form.arguments, target, strict=True) if p >= 0 and a.name in lowering.lifts]
+    writes = [3, 4] if overload._schema.name == "aten::native_batch_norm" else []
+    if os.environ.get("TORCH_TINY_FALLBACK") == "error" and form is not None:
+        if form.op not in LOWERINGS and not has_decomposition(form.op):
+            warn_fallback(name)
+    return {"lifts": lifts, "writes": writes, "random": is_random(name), "index": name in INDEXING}
+
+
+def _has_kernel(name: str, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+
+def recorded_names() -> list[str]:
+    """Operators whose composite kernels would otherwise hide them from the recorder: structured ones, foreach forms,
+    and whatever else has a lowering of its own."""
+    names = []
+    for name in torch._C._dispatch_get_all_op_names():
+        if not name.startswith("aten::") or name in KEEP_COMPOSITE or _has_kernel(name, "PrivateUse1"):
+            continue
+        if _has_kernel(name, "CompositeImplicitAutograd"):
+            continue
+        structured = _has_kernel(name, "CompositeExplicitAutogradNonFunctional")
+        explicit = _has_kernel(name, "CompositeExplicitAutograd")
+        if structured or name.startswith("aten::_foreach_") or (explicit and name in LOWERINGS):
+            try:
+                overload = overload_of(name)
+            except (AttributeError, RuntimeError):
+                continue
+            if not overload.is_view:
+                names.append(name.removeprefix("aten::"))
+    return names

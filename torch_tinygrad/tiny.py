@@ -1,0 +1,178 @@
+"""`torch.tiny`: the device module, as `torch.cuda` is for CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from . import _C
+
+__all__ = [
+    "current_device", "default_generators", "device", "device_count", "empty_cache", "get_device_name", "get_rng_state",
+    "get_rng_state_all", "init", "is_available", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
+    "memory_allocated", "memory_reserved", "reset_peak_memory_stats", "reset_stats", "seed", "set_device", "set_rng_state",
+    "set_rng_state_all", "stats", "synchronize",
+]  # fmt: skip
+
+Device = torch.device | int | str | None
+
+
+def _index(device: Device) -> int:
+    if device is None:
+        return _C.current_device()
+    if isinstance(device, int):
+        return device
+    device = torch.device(device)
+    if device.type != "tiny":
+        raise ValueError(f"Expected a tiny device, but got: {device}")
+    return _C.current_device() if device.index is None else device.index
+
+
+def is_available() -> bool:
+    """Whether the device can be used: it can wherever tinygrad drives something, and the CPU is something."""
+    return _C.device_count() > 0
+
+
+def is_initialized() -> bool:
+    return True
+
+
+def init() -> None:
+    _C.check_fork()
+
+
+def _is_in_bad_fork() -> bool:
+    return _C.forked()
+
+
+def _lazy_init() -> None:
+    init()
+
+
+def device_count() -> int:
+    return _C.device_count()
+
+
+def current_device() -> int:
+    return _C.current_device()
+
+
+def set_device(device: Device) -> None:
+    _C.set_current_device(_index(device))
+
+
+class device(contextlib.ContextDecorator):
+    """Context manager: makes `device` the current one inside it. A negative index or None changes nothing."""
+
+    def __init__(self, device: Any):
+        self.index = -1 if device is None else _index(device)
+        self.previous = -1
+
+    def __enter__(self) -> None:
+        self.previous = _C.current_device()
+        if self.index >= 0:
+            _C.set_current_device(self.index)
+
+    def __exit__(self, *_: Any) -> None:
+        _C.set_current_device(self.previous)
+
+
+def synchronize(device: Device = None) -> None:
+    """Runs everything pending and waits for it."""
+    _C.flush(_index(device), "synchronize")
+
+
+def stats() -> dict[str, Any]:
+    """Counts since the start or the last `reset_stats`: `nodes` recorded, `flushes`, of which `compiles` compiled and
+    `replays` ran a program known already, `kernels` run, `bytes_moved` (the engine's estimate), and `fallbacks`: how
+    often each operator ran on the CPU for want of a lowering."""
+    return _C.stats()
+
+
+def reset_stats() -> None:
+    _C.reset_stats()
+
+
+def memory_allocated(device: Device = None) -> int:
+    """Bytes in buffers now. Pending values have none yet."""
+    return _C.memory_stats(_index(device))[0]
+
+
+def max_memory_allocated(device: Device = None) -> int:
+    return _C.memory_stats(_index(device))[1]
+
+
+def memory_reserved(device: Device = None) -> int:
+    """Bytes in buffers, and freed ones kept for reuse."""
+    allocated, _, cached = _C.memory_stats(_index(device))
+    return allocated + cached
+
+
+def reset_peak_memory_stats(device: Device = None) -> None:
+    _C.reset_peak(_index(device))
+
+
+def empty_cache() -> None:
+    """Gives freed buffers back to the system."""
+    _C.empty_cache()
+
+
+def get_device_name(device: Device = None) -> str:
+    """tinygrad's name of the hardware, such as "CPU", "CUDA" or "METAL:1"."""
+    from .engine.devices import device_name
+
+    return device_name(_index(device))
+
+
+# ---- random numbers ----
+
+
+def _generator(device: Device) -> torch.Generator:
+    return _C.default_generator(_index(device))
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the current device's generator."""
+    _generator(None).manual_seed(int(seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    for index in range(device_count()):
+        _generator(index).manual_seed(int(seed))
+
+
+def seed() -> None:
+    _generator(None).seed()
+
+
+def initial_seed() -> int:
+    return _generator(None).initial_seed()
+
+
+def get_rng_state(device: Device = "tiny") -> torch.Tensor:
+    return _generator(device).get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: Device = "tiny") -> None:
+    _generator(device).set_state(new_state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    return [torch.float16, torch.bfloat16]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "default_generators":
+        return tuple(_generator(index) for index in range(device_count()))
+    raise AttributeError(f"module 'torch.tiny' has no attribute {name!r}")

@@ -1,0 +1,176 @@
+"""Operator forms: every in-place, `out=` and foreach overload is the functional operator plus the regions it writes.
+
+The recorder notes overloads as PyTorch dispatched them; here they are reduced to functional ones, once per overload.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .nodes import Node
+
+# Functional operators whose name does not follow from the in-place one's.
+_RENAMED = {
+    "aten::normal_": "aten::normal_functional",
+    "aten::_index_put_impl_": "aten::index_put",
+    "aten::squeeze_": "aten::squeeze",
+}
+
+# What one element of a foreach overload computes: by operator, by overload.
+_FOREACH_BASE = {
+    "minimum": {"List": "aten::minimum", "Scalar": "aten::clamp_max", "ScalarList": "aten::clamp_max"},
+    "maximum": {"List": "aten::maximum", "Scalar": "aten::clamp_min", "ScalarList": "aten::clamp_min"},
+    "clamp_max": {"List": "aten::minimum", "Scalar": "aten::clamp_max", "ScalarList": "aten::clamp_max"},
+    "clamp_min": {"List": "aten::maximum", "Scalar": "aten::clamp_min", "ScalarList": "aten::clamp_min"},
+    "pow": {
+        "List": "aten::pow.Tensor_Tensor",
+        "Scalar": "aten::pow.Tensor_Scalar",
+        "ScalarList": "aten::pow.Tensor_Scalar",
+        "ScalarAndTensor": "aten::pow.Scalar",
+    },
+    "lerp": {"List": "aten::lerp.Tensor", "Scalar": "aten::lerp.Scalar", "ScalarList": "aten::lerp.Scalar"},
+    "addcmul": {"Scalar": "aten::addcmul", "ScalarList": "aten::addcmul"},
+    "addcdiv": {"Scalar": "aten::addcdiv", "ScalarList": "aten::addcdiv"},
+    "copy": {"": "aten::copy"},
+    "max": {"": "aten::max"},
+    "norm": {"Scalar": "aten::linalg_vector_norm"},
+}
+_FOREACH_OVERLOAD = {"List": "Tensor", "Scalar": "Scalar", "ScalarList": "Scalar", "Tensor": "Tensor", "": ""}
+
+
+def overload_of(name: str) -> torch._ops.OpOverload:
+    """The overload of a dispatcher's name such as `aten::add.Tensor`."""
+    qualified, _, overload = name.partition(".")
+    space, _, op = qualified.partition("::")
+    return getattr(getattr(getattr(torch.ops, space), op), overload or "default")
+
+
+def _find(name: str) -> torch._ops.OpOverload | None:
+    try:
+        return overload_of(name)
+    except (AttributeError, RuntimeError):
+        return None
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an overload reduces to a functional operator. `arguments`: for each of the functional operator's arguments,
+    the position among the overload's own, or -1 for its default. `foreach`: lists are walked element by element."""
+
+    op: str
+    arguments: tuple[int, ...]
+    defaults: tuple[Any, ...]
+    foreach: bool = False
+
+
+def _matching(overload, candidate, written: set[int]) -> tuple[int, ...] | None:
+    """Positions of the candidate's arguments among the overload's, by name; None if the overload has one too many."""
+    own = {a.name: i for i, a in enumerate(overload._schema.arguments) if i not in written}
+    positions = tuple(own.pop(a.name, -1) for a in candidate._schema.arguments)
+    optional = all(p >= 0 or a.has_default_value() for p, a in zip(positions, candidate._schema.arguments, strict=True))
+    return positions if not own and optional else None
+
+
+def _defaults(overload) -> tuple[Any, ...]:
+    return tuple(a.default_value if a.has_default_value() else None for a in overload._schema.arguments)
+
+
+def _foreach_form(name: str) -> Form:
+    op, _, overload = name.removeprefix("aten::_foreach_").partition(".")
+    op = op.removesuffix("_")
+    if op in _FOREACH_BASE:
+        base = _FOREACH_BASE[op][overload]
+    else:
+        suffix = _FOREACH_OVERLOAD[overload]
+        base = f"aten::{op}.{suffix}" if suffix else f"aten::{op}"
+    target, source = overload_of(base), overload_of(name)
+    # Elementwise arguments come in the same order; what foreach leaves out has a default.
+    own = list(range(len(source._schema.arguments)))
+    names = {a.name: i for i, a in enumerate(source._schema.arguments)}
+    positions = []
+    for argument in target._schema.arguments:
+        if argument.kwarg_only or (op == "norm" and argument.name in ("dim", "keepdim")):
+            aliases = {"value": ("value", "scalars"), "dtype": ("dtype",)}.get(argument.name, (argument.name,))
+            positions.append(next((names[a] for a in aliases if a in names), -1))
+        else:
+            positions.append(own.pop(0) if own else -1)
+    return Form(base, tuple(positions), _defaults(target), foreach=True)
+
+
+@functools.cache
+def form_of(name: str) -> Form:
+    """The functional form of an overload; raises LookupError where PyTorch has none."""
+    if name.startswith("aten::_foreach_"):
+        return _foreach_form(name)
+    overload = overload_of(name)
+    schema = overload._schema
+    written = {i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write}
+    identity = tuple(range(len(schema.arguments)))
+    if not written:
+        return Form(name, identity, _defaults(overload))
+    qualified, _, suffix = name.partition(".")
+    outs = {i for i in written if schema.arguments[i].is_out}
+    if not outs:
+        base = _RENAMED.get(qualified, qualified.removesuffix("_") if qualified.endswith("_") else qualified + "_functional")
+        target = _find(f"{base}.{suffix}" if suffix else base)
+        if target is not None and (positions := _matching(overload, target, set())) is not None:
+            return Form(f"{base}.{suffix}" if suffix else base, positions, _defaults(target))
+        raise LookupError(f"{name} has no functional form")
+    space, _, op = qualified.partition("::")
+    packet = getattr(getattr(torch.ops, space), op)
+    best = None
+    for candidate in packet.overloads():
+        target = getattr(packet, candidate)
+        if any(a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments):
+            continue
+        positions = _matching(overload, target, outs)
+        if positions is not None and (best is None or positions.count(-1) < best[1].count(-1)):
+            best = (target, positions)
+    if best is None:
+        raise LookupError(f"{name} has no functional form")
+    target, positions = best
+    functional = target._schema.overload_name
+    return Form(f"{qualified}.{functional}" if functional else qualified, positions, _defaults(target))
+
+
+def _batch_norm(args, outs, writes, origin: int) -> Node:
+    """`native_batch_norm` updates the running statistics without saying so in its schema."""
+    training, running = args[5], args[3]
+    if running is None:
+        return Node("aten::_native_batch_norm_legit.no_stats", (*args[:3], *args[5:]), tuple(outs), origin)
+    updates = tuple(writes) if training else (None, None)
+    return Node("aten::_native_batch_norm_legit_functional", tuple(args), (*outs, *updates), origin)
+
+
+def _elements(value, count: int) -> list:
+    return value if isinstance(value, list) else [value] * count
+
+
+def reduce_forms(raw: list[tuple]) -> list[Node]:
+    """Recorded nodes `(overload, args, outs, writes)` as functional nodes."""
+    nodes: list[Node] = []
+    for origin, (name, args, outs, writes) in enumerate(raw):
+        if name in ("aten::native_batch_norm", "aten::_native_batch_norm_legit"):
+            nodes.append(_batch_norm(args, outs, writes, origin))
+            continue
+        form = form_of(name)
+        extra = tuple(args[len(overload_of(name)._schema.arguments) :])  # seed and offset of random operators
+        chosen = [args[p] if p >= 0 else default for p, default in zip(form.arguments, form.defaults, strict=True)]
+        if not form.foreach:
+            nodes.append(Node(form.op, (*chosen, *extra), (*outs, *writes), origin))
+            continue
+        results = outs or writes
+        lists = [_elements(a, len(results)) for a in chosen]
+        for i, result in enumerate(results):
+            nodes.append(Node(form.op, tuple(a[i] for a in lists), (result,), origin))
+    return nodes
+
+
+def is_random(name: str) -> bool:
+    overload = _find(name)
+    return overload is not None and torch.Tag.nondeterministic_seeded in overload.tags
+
