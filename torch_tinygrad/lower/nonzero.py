@@ -6,36 +6,16 @@ from __future__ import annotations
 import math
 
 import torch
-from tinygrad import Device, Tensor, dtypes
-from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad import Tensor, dtypes
 from tinygrad.dtype import AddrSpace, DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
 from .registry import Meta, lowers, result_dtype
 from .shape import positions, strides_of, zeros
+from .threads import LANES, in_parallel, lane_opts, lanes_of
 from .updates import call
 
 aten = torch.ops.aten
-
-# Where the device has many threads, they come in groups of this many, and at most so many share one row.
-LANES = 32
-PIECES = 512
-
-
-def in_parallel(x: Tensor) -> bool:
-    """Whether the device runs threads in groups, and needs many of them to be fast."""
-    device = x.device[0] if isinstance(x.device, tuple) else x.device or Device.DEFAULT
-    return Device[device].renderer.has_local
-
-
-def lanes_of(count: int) -> int:
-    """A number of threads near `count` that fills groups."""
-    return min(PIECES, max(count // LANES, 1) * LANES)
-
-
-def lane_opts(axis: int, size: int) -> tuple[Opt, ...]:
-    """Kernel options that put an axis of `size` threads into groups, where it fills them."""
-    return (Opt(OptOps.LOCAL, axis, LANES),) if size % LANES == 0 else ()
 
 
 def running_count(x: Tensor) -> Tensor:

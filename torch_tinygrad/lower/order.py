@@ -11,8 +11,9 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
-from .nonzero import in_parallel, lane_opts, lanes_of, running_count
+from .nonzero import running_count
 from .shape import positions, zeros
+from .threads import in_parallel, lane_opts, lanes_of
 from .updates import stored
 
 DIGIT = 8

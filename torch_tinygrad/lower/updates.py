@@ -2,7 +2,8 @@
 
 tinygrad has no scatter. This one is a kernel that walks the updates in order, for every independent lane (the
 dimensions that are not indexed) in parallel: the last write wins and sums are deterministic, as on PyTorch's CPU, no
-atomics are needed, and the cost is the number of updates plus the number of slots."""
+atomics are needed, and the cost is the number of updates plus the number of slots. Where lanes alone do not occupy the
+device, its threads also share out the slots: each walks all updates and makes those of its own slots."""
 
 from __future__ import annotations
 
@@ -15,9 +16,12 @@ from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 
 from .registry import cast
 from .shape import positions, strides_of
+from .threads import LANES, in_parallel, lane_opts
 
 # Elementwise chains this short are cheaper than a kernel of their own, and fuse with their neighbours.
 UNROLLED_UPDATES = 4
+# Lanes and owners of slots together should be about this many threads.
+THREADS = 4096
 
 
 def _greater(old, new):
@@ -114,16 +118,29 @@ def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str,
     size = shapes[0][dim]
     wide = dtypes.int32 if max(math.prod(s) for s in shapes) < 2**31 else dtypes.int64
 
+    lanes = math.prod(box) // box[dim]
+    owners = LANES if in_parallel(out) and lanes < THREADS and size > 1 else 1
+    while owners > 1 and owners * 2 * lanes <= THREADS and owners < size:
+        owners *= 2
+
     def kernel(*buffers: UOp) -> UOp:
         out, index, *given = (b.flatten() for b in buffers)
         at = [UOp.range(s, d, AxisType.LOOP if d == dim else AxisType.WEAK) for d, s in enumerate(box)]
         slot = index[_offset(at, shapes[1])].load().cast(wide)
-        slot = (slot < 0).where(slot + size, slot).maximum(0).minimum(size - 1).cast(dtypes.weakint)
+        slot = (slot < 0).where(slot + size, slot).maximum(0).minimum(size - 1)
         steps = strides_of(shapes[0])
-        place = sum((at[d] * steps[d] for d in range(len(box)) if d != dim), slot * steps[dim])
+        place = sum((at[d] * steps[d] for d in range(len(box)) if d != dim), slot.cast(dtypes.weakint) * steps[dim])
         new = given[0][_offset(at, shapes[2])].load() if given else UOp.const(src, out.dtype)
+        options = None
+        ranges = at
+        if owners > 1:
+            owner = UOp.range(owners, len(box))
+            place = place.valid((slot & (owners - 1)).eq(owner.cast(wide)))
+            ranges = [*at, owner]
+            options = lane_opts(sum(s > 1 for d, s in enumerate(box) if d != dim), owners)
         old = out.after(at[dim])[place].load() if how != "set" else None
-        return out[place].store(COMBINE[how](old, new)).end(*at).sink(arg=KernelInfo(name=f"update_{how}"))
+        write = out[place].store(COMBINE[how](old, new)).end(*ranges)
+        return write.sink(arg=KernelInfo(name=f"update_{how}", opts_to_apply=options))
 
     return call(kernel, *tensors)
 
