@@ -1,0 +1,96 @@
+"""Running sums, products, maxima and log-sums. Long axes are scanned in chunks, and the chunks' totals by the same
+function, so that work stays linear in the length and depth logarithmic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tinygrad import Tensor, dtypes
+
+from torch_tinygrad.lower import maths as m
+from torch_tinygrad.lower.arithmetic import log_add
+from torch_tinygrad.lower.maths import widen
+from torch_tinygrad.lower.reduce import reversed_order, sortable, unsortable
+from torch_tinygrad.lower.registry import lowers
+
+aten = torch.ops.aten
+CHUNK = 32
+
+
+def scan(x: Tensor, axis: int, short: Callable, combine: Callable, identity) -> Tensor:
+    """The inclusive scan along an axis; `short` scans a last axis of at most CHUNK * 2 elements."""
+    if x.ndim == 0 or x.numel() == 0:
+        return x
+    moved = x.transpose(axis, -1)
+    return scan_last(moved, short, combine, identity).transpose(axis, -1)
+
+
+def scan_last(x: Tensor, short: Callable, combine: Callable, identity) -> Tensor:
+    length = x.shape[-1]
+    if length <= 2 * CHUNK:
+        return short(x)
+    chunks = -(-length // CHUNK)
+    lead = tuple((0, 0) for _ in x.shape[:-1])
+    padded = x.pad((*lead, (0, chunks * CHUNK - length)), value=identity)
+    inner = short(padded.reshape(*x.shape[:-1], chunks, CHUNK)).contiguous()
+    totals = scan_last(inner[..., -1], short, combine, identity)
+    before = totals[..., :-1].pad((*lead, (1, 0)), value=identity)
+    return combine(before.unsqueeze(-1), inner).reshape(*x.shape[:-1], chunks * CHUNK)[..., :length]
+
+
+def running_sum(x: Tensor, axis: int) -> Tensor:
+    return scan(x, axis, lambda t: t.cumsum(-1), lambda a, b: a + b, 0)
+
+
+def running_max(x: Tensor, axis: int) -> Tensor:
+    return scan(x, axis, lambda t: t.cummax(-1)[0], lambda a, b: a.maximum(b), x.dtype.min)
+
+
+def short_log_sum(x: Tensor) -> Tensor:
+    """Every prefix's log-sum-exp, shifted by its own maximum."""
+    length = x.shape[-1]
+    top = x.cummax(-1)[0]
+    shift = m.absolute(top).eq(m.INF).where(0.0, top).unsqueeze(-1)
+    seen = m.index_range(length).reshape(1, length) < m.index_range(length).reshape(length, 1) + 1
+    return seen.where(m.fast_exp(x.unsqueeze(-2) - shift), 0.0).sum(-1).log() + shift.squeeze(-1)
+
+
+@lowers(aten.cumsum.default)
+def cumsum(x, dim, *, meta):
+    return running_sum(x.cast(widen(meta[0].tiny)), dim)
+
+
+@lowers(aten.cumprod.default)
+def cumprod(x, dim, *, meta):
+    return scan(x.cast(widen(meta[0].tiny)), dim, lambda t: t.cumprod(-1), lambda a, b: a * b, 1)
+
+
+@lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
+def logcumsumexp(x, dim, *, meta):
+    return scan(x.cast(widen(meta[0].tiny)), dim, short_log_sum, log_add, -m.INF)
+
+
+def running_extreme(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Running maxima and the index of the last element that reached each."""
+    if x.ndim == 0 or x.numel() == 0:
+        return x, m.constant(0, dtypes.int64, x.shape)
+    axis = dim % x.ndim
+    if dtypes.is_float(x.dtype):
+        x = x.eq(0).where(0, x)
+    key = sortable(x).contiguous()
+    best = running_max(key, axis).contiguous()
+    shape = tuple(x.shape[axis] if i == axis else 1 for i in range(x.ndim))
+    reached = key.eq(best).where(m.index_range(x.shape[axis]).reshape(shape), 0)
+    return unsortable(best, x.dtype), running_max(reached, axis).cast(dtypes.int64)
+
+
+@lowers(aten.cummax.default)
+def cummax(x, dim):
+    return running_extreme(x, dim)
+
+
+@lowers(aten.cummin.default)
+def cummin(x, dim):
+    values, indices = running_extreme(reversed_order(x), dim)
+    return reversed_order(values), indices
