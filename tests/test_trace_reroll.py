@@ -457,12 +457,12 @@ def test_random_programs_keep_their_values(p):
 def test_passes_are_fast(program):
     p = Program()
     program(p, 10_000)
-    started = time.perf_counter()
+    started = time.process_time()
     after = reroll(p.trace)
-    middle = time.perf_counter()
+    middle = time.process_time()
     drop_dead(p.trace)
     print(
-        f"{len(p.trace.nodes)} nodes: reroll {middle - started:.3f} s, drop_dead {time.perf_counter() - middle:.3f} s"
+        f"{len(p.trace.nodes)} nodes: reroll {middle - started:.3f} s, drop_dead {time.process_time() - middle:.3f} s"
     )
     assert len(after.nodes) < 10
     assert middle - started < 2
@@ -474,7 +474,7 @@ def test_many_failing_loops_are_fast():
     rng = random.Random(0)
     for i in range(2, 30_000):
         a[i].mul_(0.5) if rng.random() < 0.05 else a[i].add_(a[i - 1])
-    started = time.perf_counter()
+    started = time.process_time()
     reroll(p.trace)
-    print(f"{len(p.trace.nodes)} nodes: {time.perf_counter() - started:.3f} s")
-    assert time.perf_counter() - started < 3
+    print(f"{len(p.trace.nodes)} nodes: {time.process_time() - started:.3f} s")
+    assert time.process_time() - started < 3

@@ -1,13 +1,14 @@
 """Finds the loops of the program that was recorded and lowers each once, batched: n structurally identical groups of
 nodes whose offsets and numbers advance by constants become one group with a leading dimension of size n.
 
-Runs are found for every period up to 32 nodes by comparing fingerprints of nodes, whole columns at a time.
+Runs are found for every period up to 32 nodes by comparing fingerprints of nodes, whole columns at a time, and tried
+from the longest to the shortest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import copysign
 
 import numpy as np
@@ -20,7 +21,6 @@ from torch_tinygrad.trace.batch import (
     longest_valid,
     moves,
     moving_arguments,
-    moving_parts,
     only_last_matters,
 )
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
@@ -31,10 +31,12 @@ MAX_PERIOD = 32
 MIN_ITERATIONS = 3
 MIN_ITERATIONS_OF_A_PIECE = 8
 _MAX_FAILURES = 400
+_REMEMBERED_FAILURES = 64
 
 
 def reroll(trace: Trace, is_pointwise=pointwise.is_pointwise, can_lift: CanLift = lambda op, argument: True) -> Trace:
-    """The trace with its loops batched, inner ones first, until none is left. Storages keep their numbers.
+    """The trace with its loops batched, again and again for nested ones, until none is left. Storages keep their
+    numbers; those of other iterations' temporaries are no longer used.
 
     Every region of a batched node has the iterations as its leading dimension (stride 0 where it does not move,
     negative where the loop runs backwards). Numbers that vary become `Lifted` with size (n, 1, ...); a consumer must
@@ -95,6 +97,13 @@ class _Columns:
     first_place: np.ndarray
     temporary: np.ndarray
     nbytes: np.ndarray
+    private_by_period: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def private(self, period: int) -> np.ndarray:
+        """Storages that no two iterations can share, because they are not used for as long as one takes."""
+        if period not in self.private_by_period:
+            self.private_by_period[period] = self.temporary & (self.last - self.first < period)
+        return self.private_by_period[period]
 
 
 def _pass(trace: Trace, is_pointwise, can_lift: CanLift) -> Trace | None:
@@ -104,35 +113,45 @@ def _pass(trace: Trace, is_pointwise, can_lift: CanLift) -> Trace | None:
     replaced: dict[int, tuple[int, list[Node]]] = {}
     storages = list(trace.storages)
     free = np.ones(len(trace.nodes), bool)
-    failed = np.zeros(len(trace.nodes), np.int64)
-    failures = 0
-    for period in range(1, min(MAX_PERIOD, len(trace.nodes) // MIN_ITERATIONS) + 1):
-        done = 0
-        for low, high in _intervals(columns, period, free):
-            low = begin = max(low, done)
-            if low >= high:
+    failed: list[tuple[int, int, int]] = []
+    periods = range(1, min(MAX_PERIOD, len(trace.nodes) // MIN_ITERATIONS) + 1)
+    candidates = [(low - high, period, low, high) for period in periods for low, high in _intervals(columns, period)]
+    for _, period, low, high in sorted(candidates):
+        if len(failed) >= _MAX_FAILURES:
+            break
+        for first, end in _free_parts(free, low, high + 2 * period):
+            if any(a <= first and end <= b and period % p == 0 for a, b, p in failed[-_REMEMBERED_FAILURES:]):
                 continue
-            if failed[low] and failed[low] == failed[min(high + 2 * period, len(failed)) - 1]:
-                continue
-            tries = 2
-            while high - low >= period and tries and failures < _MAX_FAILURES:
-                found = _attempt(columns, trace, period, low, high, can_lift)
+            low, tries = first, 2
+            while end - low >= MIN_ITERATIONS * period and tries:
+                found = _attempt(columns, trace, period, low, end, can_lift)
                 if found is None:
                     tries -= 1
-                    failures += 1
                     low += period
                     continue
-                start, end, nodes, enlarged = found
-                replaced[start] = end, nodes
-                free[start:end] = False
+                start, low, nodes, enlarged = found
+                replaced[start] = low, nodes
+                free[start:low] = False
                 for s, storage in enlarged.items():
                     storages[s] = storage
-                low = done = end
             if not tries:
-                failed[begin : high + 2 * period] = failures
+                failed.append((first, end, period))
     if not replaced:
         return None
     return Trace(_spliced(trace.nodes, replaced), storages, trace.numbers)
+
+
+def _free_parts(free: np.ndarray, low: int, high: int) -> list[list[int]]:
+    """The parts of low .. high that no accepted loop has taken."""
+    part = free[low:high]
+    if part.all():
+        return [[low, high]]
+    return (_edges(part) + low).tolist()
+
+
+def _edges(flags: np.ndarray) -> np.ndarray:
+    """Rows (low, high) of the maximal runs of True."""
+    return np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])))).reshape(-1, 2)
 
 
 def _spliced(nodes: list[Node], replaced: dict[int, tuple[int, list[Node]]]) -> list[Node]:
@@ -154,32 +173,32 @@ def _columns(trace: Trace, is_pointwise) -> _Columns:
     last = [-1] * len(trace.storages)
     first_place = [0] * len(trace.storages)
     for t, node in enumerate(trace.nodes):
-        simple, kind = node, None
+        described = None
         if is_pointwise(node.op):
             simple = pointwise.canonical(node)
-            kind = _structure(simple)
-        if kind is None:
-            parts = []
+            described = _described(simple)
+        if described is None:
+            simple = node
+            structure.append(t + 1)
             touched = [*reads(node), *(out for out in node.outs if out is not None)]
         else:
-            parts = moving_parts(simple)
-            touched = parts
+            kind, touched = described
+            structure.append(-kinds.setdefault(kind, len(kinds) + 1))
+            for part in touched:
+                if type(part) is Region:
+                    values.append(part.offset)
+                    storages.append(part.storage)
+                else:
+                    values.append(part.position)
+                    storages.append(-1)
         nodes.append(simple)
-        structure.append(t + 1 if kind is None else -kinds.setdefault(kind, len(kinds) + 1))
+        starts.append(len(values))
         for place, part in enumerate(touched):
             if type(part) is Region:
                 s = part.storage
                 if first[s] == unused:
                     first[s], first_place[s] = t, place
                 last[s] = t
-        for part in parts:
-            if type(part) is Region:
-                values.append(part.offset)
-                storages.append(part.storage)
-            else:
-                values.append(part.position)
-                storages.append(-1)
-        starts.append(len(values))
     begins = np.array(starts, np.int64)
     entry_node = np.repeat(np.arange(len(nodes)), np.diff(begins))
     return _Columns(
@@ -198,37 +217,41 @@ def _columns(trace: Trace, is_pointwise) -> _Columns:
     )
 
 
-def _structure(node: Node) -> tuple | None:
-    """Everything about a node that all iterations must have in common; None if it cannot be batched."""
-    parts: list = [node.op]
+def _described(node: Node) -> tuple[tuple, list] | None:
+    """Everything about a node that all iterations must have in common, and its `moving_parts`; None if it cannot be
+    batched."""
+    kind: list = [node.op]
+    parts: list = []
     dtypes: set = set()
     ranks: set = set()
     copies = node.op == pointwise.COPY
     for arg in node.args[copies or node.op == pointwise.FILL :]:
-        kind = type(arg)
-        if kind is Region:
-            parts.append((arg.dtype, arg.size, arg.stride))
+        cls = type(arg)
+        if cls is Region:
+            kind.append((arg.dtype, arg.size, arg.stride))
+            parts.append(arg)
             dtypes.add(arg.dtype)
             ranks.add(bool(arg.size))
-        elif kind is Number:
-            value = arg.value
+        elif cls is Number:
             if moves(node.op, arg):
-                parts.append((isinstance(value, float), (), ()))
+                kind.append((isinstance(arg.value, float), (), ()))
+                parts.append(arg)
             else:
-                parts.append((type(value), repr(value)))
-        elif kind is Lifted:
-            parts.append((arg.is_float, arg.size, arg.step))
+                kind.append((type(arg.value), repr(arg.value)))
+        elif cls is Lifted:
+            kind.append((arg.is_float, arg.size, arg.step))
+            parts.append(arg)
         elif isinstance(arg, (list, tuple)):
             if any(isinstance(item, (Region, Number, Lifted, list, tuple)) for item in arg):
                 return None
-            parts.append((kind, tuple(arg)))
+            kind.append((cls, tuple(arg)))
         else:
-            parts.append((kind, arg))
-    for out in node.outs:
-        parts.append(None if out is None else (out.dtype, out.size, out.stride))
+            kind.append((cls, arg))
+    written = [out for out in node.outs if out is not None]
+    kind += [None if out is None else (out.dtype, out.size, out.stride) for out in node.outs]
     # A 0-dim operand is weak in type promotion and would not stay 0-dim.
     mixed = len(ranks) > 1 and len(dtypes) > 1 and not copies
-    return None if mixed or all(out is None for out in node.outs) else tuple(parts)
+    return None if mixed or not written else (tuple(kind), parts + written)
 
 
 def _mixed(values: np.ndarray, salt: int) -> np.ndarray:
@@ -238,27 +261,22 @@ def _mixed(values: np.ndarray, salt: int) -> np.ndarray:
     return (out ^ (out >> np.uint64(32))).view(np.int64)
 
 
-def _private(columns: _Columns, period: int) -> np.ndarray:
-    """Storages that no two iterations can share, because they are not used for as long as one takes."""
-    return columns.temporary & (columns.last - columns.first < period)
-
-
-def _intervals(columns: _Columns, period: int, free: np.ndarray) -> list[tuple[int, int]]:
+def _intervals(columns: _Columns, period: int) -> list[list[int]]:
     """Maximal [low, high) such that every node t in it matches t + period and t + 2 * period, in structure and
     storages, and advances by the same amounts between them."""
     starts, storage = columns.starts, columns.storage
     weights = _mixed(columns.entry_place, 1) | 1
-    private = _private(columns, period)[storage] & (storage >= 0)
+    private = columns.private(period)[storage] & (storage >= 0)
     created = columns.entry_node - columns.first[storage]
     relative = _mixed(created * 64 + columns.first_place[storage], 2) + _mixed(columns.nbytes[storage], 3)
     identity = np.where(private, relative, _mixed(storage, 4))
     fingerprint = _mixed(columns.structure, 5) + _sums(weights * identity, starts)
     position = _sums(weights * columns.value, starts)
-    same = (fingerprint[:-period] == fingerprint[period:]) & free[:-period] & free[period:]
+    same = fingerprint[:-period] == fingerprint[period:]
     step = position[period:] - position[:-period]
     steady = same[:-period] & same[period:] & (step[:-period] == step[period:])
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], steady, [False]))))
-    return [(int(low), int(high)) for low, high in edges.reshape(-1, 2) if high - low >= period]
+    edges = _edges(steady)
+    return edges[edges[:, 1] - edges[:, 0] >= period].tolist()
 
 
 def _sums(entries: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -267,11 +285,12 @@ def _sums(entries: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def _attempt(columns: _Columns, trace: Trace, period: int, low: int, high: int, can_lift: CanLift):
-    """(start, end, nodes, enlarged storages) of the longest loop that can be batched from about `low` on."""
-    for start in range(low, min(low + period, high - period + 1)):
+    """(start, end, nodes, enlarged storages) of the longest loop that can be batched from about `low` on, of nodes
+    low .. high that are known to repeat."""
+    for start in range(low, min(low + period, high - MIN_ITERATIONS * period + 1)):
         if not _closed(columns, start, period):
             continue
-        loop = _loop(columns, start, period, (high - start) // period + 2, can_lift)
+        loop = _loop(columns, start, period, (high - start) // period, can_lift)
         if loop is not None:
             break
     else:
@@ -289,14 +308,14 @@ def _attempt(columns: _Columns, trace: Trace, period: int, low: int, high: int, 
 def _closed(columns: _Columns, start: int, period: int) -> bool:
     """Whether the nodes of one iteration have their private storages to themselves."""
     storage = columns.storage[columns.starts[start] : columns.starts[start + period]]
-    storage = storage[_private(columns, period)[storage] & (storage >= 0)]
+    storage = storage[columns.private(period)[storage] & (storage >= 0)]
     return bool((columns.first[storage] >= start).all() and (columns.last[storage] < start + period).all())
 
 
 def _loop(columns: _Columns, start: int, period: int, count: int, can_lift: CanLift) -> Loop | None:
     """The loop whose first iteration begins at `start`, checked exactly; None if a private storage is used across
     the borders of its iterations, or a number that must be constant is not."""
-    private = _private(columns, period)
+    private = columns.private(period)
     slots: list[list[Slot]] = []
     iterations = np.arange(count)
     for t in range(start, start + period):
