@@ -48,7 +48,7 @@ class Axis:
         if self.scale == 0:
             return positions(self.size) * 0, self.outputs
         first = ((inputs - reach + shift) / self.scale - shift).floor() - 1
-        return first.cast(dtypes.int32), min(math.ceil(2 * reach / self.scale) + 4, self.outputs + 4)
+        return first.cast(dtypes.int32).maximum(0), min(math.ceil(2 * reach / self.scale) + 4, self.outputs)
 
 
 @dataclass(frozen=True)
