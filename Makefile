@@ -1,0 +1,53 @@
+# Everything from nothing: each target makes .venv, installs by pip, builds the extension, then runs.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+PY := $(VENV)/bin/python
+CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
+MINUTES ?= 60
+
+.PHONY: all demo test lint fuzz conformance bench clean help
+
+all: build
+
+help:
+	@echo "make demo         train a small CNN on cpu and on tiny, side by side"
+	@echo "make test         lint and the whole test suite"
+	@echo "make fuzz         random programs on both devices; MINUTES=60"
+	@echo "make conformance  PyTorch's operator database on both devices; ARGS='--op add --dtype float32'"
+	@echo "make bench        side-by-side benchmarks; ARGS='--only matmul'"
+	@echo "make clean        remove what was built"
+
+$(VENV)/deps: pyproject.toml
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -q $(TORCH) tinygrad==0.14.0 numpy setuptools wheel ninja pytest hypothesis expecttest scipy ruff
+	command -v clang >/dev/null || $(PY) -m pip install -q ziglang
+	touch $@
+
+$(VENV)/built: $(VENV)/deps setup.py $(CSRC)
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+build: $(VENV)/built
+
+demo: build
+	$(PY) examples/demo.py $(ARGS)
+
+lint: build
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+test: lint
+	$(PY) -m pytest tests $(ARGS)
+
+fuzz: build
+	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+conformance: build
+	$(PY) -m torch_tinygrad.conformance $(ARGS)
+
+bench: build
+	$(PY) -m bench $(ARGS)
+
+clean:
+	rm -rf build $(VENV) torch_tinygrad/*.so *.egg-info
