@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
@@ -28,8 +30,18 @@ def count_of(x: Tensor, axes: tuple[int, ...]) -> int:
     return count
 
 
+# A float sum of this many elements to one is nested: tinygrad adds in order and splits only longer ones itself.
+NESTED_SUM = range(128, 32769)
+
+
 def total(x: Tensor, axes: tuple[int, ...], keepdim: bool, dtype: DType) -> Tensor:
-    return x.cast(widen(dtype)).sum(axes, keepdim=keepdim, dtype=widen(dtype))
+    x = x.cast(widen(dtype))
+    count = x.numel()
+    if dtypes.is_float(x.dtype) and len(axes) == x.ndim and count in NESTED_SUM:
+        inner = next(k for k in range(math.isqrt(count), 0, -1) if count % k == 0)
+        nested = x.reshape(count // inner, inner).sum(1, dtype=x.dtype).sum(0, dtype=x.dtype)
+        return nested.reshape((1,) * x.ndim) if keepdim else nested
+    return x.sum(axes, keepdim=keepdim, dtype=x.dtype)
 
 
 @lowers(aten.sum.default)
@@ -90,6 +102,8 @@ def first_largest(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Values and indices of the first largest element along an axis, the axis kept. Where key and index fit into 64
     bits together, one reduction finds both."""
     count = x.shape[axis]
+    if dtypes.is_float(x.dtype):
+        x = x.eq(0).where(0, x)  # -0.0 ties with 0.0
     position = m.index_range(count, dtypes.int64 if count > 2**31 else dtypes.int32)
     backward = ((count - 1) - position).reshape(tuple(count if i == axis else 1 for i in range(x.ndim)))
     key = sortable(x)
