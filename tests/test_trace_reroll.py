@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_tinygrad.trace.coalesce import drop_dead
+from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Storage, Trace
 from torch_tinygrad.trace.reroll import reroll
 
@@ -398,6 +398,13 @@ def test_overwritten_and_forgotten_writes_are_dropped():
     assert len(after.nodes) == len(p.trace.nodes) - 3
 
 
+def test_unneeded_results_of_a_needed_node_are_none():
+    p = Program()
+    a, forgotten = p.tensor(4), p.tensor(4, has_value=False, live=False)
+    p.trace.nodes.append(Node("aten::frexp.Tensor", (a.region,), (a.region, forgotten.region)))
+    assert drop_dead(p.trace).nodes[0].outs == (a.region, None)
+
+
 def test_a_read_between_keeps_a_write():
     p = Program()
     a, b = p.tensor(8), p.tensor(3)
@@ -405,6 +412,40 @@ def test_a_read_between_keeps_a_write():
     b[...] = a[2:5]
     a[0:8:2] = 2.0
     assert drop_dead(p.trace).nodes == p.trace.nodes
+
+
+def test_copies_of_temporaries_are_written_at_once():
+    p = Program()
+    a, x = p.tensor(9, 4), p.tensor(4)
+    for i in range(9):
+        a[i] = i
+        a[i, 1:3] = x[1:3] * 2 + i
+    kept = x * 3
+    a[0] = kept
+    a[1] = kept
+    after = forward_copies(p.trace)
+    check(p.trace, after)
+    assert len(after.nodes) == 9 * 3 + 3
+    check(p.trace, reroll(after))
+    assert len(reroll(after).nodes) == 3 + 3
+
+
+def test_a_copy_that_converts_stays():
+    p = Program()
+    a, x = p.tensor(4), p.tensor(4)
+    whole = p.tensor(4, has_value=False, live=False, dtype=torch.int64)
+    p.op("aten::mul.Tensor", x, 2, out=whole)
+    a[...] = whole
+    assert forward_copies(p.trace).nodes == p.trace.nodes
+
+
+def test_a_tensor_that_arrived_as_a_number_is_a_fill():
+    p = Program()
+    a = p.tensor(12)
+    for i in range(12):
+        p.op("aten::copy", a[i], float(i), out=a[i])
+    (fill,) = reroll(p.trace).nodes
+    assert fill.op == "aten::fill.Scalar" and fill.args[1] == Lifted(0, True, (12,), (1,))
 
 
 @st.composite
@@ -451,6 +492,8 @@ def test_random_programs_keep_their_values(p):
     rerolled(p)
     check(p.trace, drop_dead(p.trace))
     check(p.trace, drop_dead(reroll(p.trace)))
+    check(p.trace, forward_copies(p.trace))
+    check(p.trace, reroll(forward_copies(drop_dead(p.trace))))
 
 
 @pytest.mark.parametrize("program", [loop_with_expression, two_tensors_in_turn, uses_what_the_last_iteration_left])

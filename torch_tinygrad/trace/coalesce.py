@@ -1,5 +1,5 @@
-"""Drops what nobody will see: nodes whose results are overwritten, or belong to storages that are gone, before anyone
-reads them.
+"""Fewer nodes for the same values: results that are overwritten or forgotten before anyone reads them are not computed,
+and results that are only copied elsewhere are written there at once.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 
 from torch_tinygrad.trace.geometry import element_set, extent, overlaps
 from torch_tinygrad.trace.nodes import Node, Region, Storage, Trace
-from torch_tinygrad.trace.pointwise import value_reads
+from torch_tinygrad.trace.pointwise import COPY, FILL, canonical, value_reads
 
 _MAX_EXACT = 16
 
@@ -29,6 +29,27 @@ def drop_dead(trace: Trace) -> Trace:
             unneeded[region.storage].remove(region)
         kept.append(node if outs == node.outs else Node(node.op, node.args, outs))
     kept.reverse()
+    return Trace(kept, trace.storages, trace.numbers)
+
+
+def forward_copies(trace: Trace) -> Trace:
+    """The trace in which a node whose only result is read once, by a copy right after it, writes where the copy would:
+    `a[i] = i` is recorded as a fill of a temporary and a copy of that."""
+    uses = [2 if storage.live or storage.has_value else 0 for storage in trace.storages]
+    for node in trace.nodes:
+        for region in (*value_reads(node), *(out for out in node.outs if out is not None)):
+            uses[region.storage] += 1
+    kept: list[Node] = []
+    for node in trace.nodes:
+        copy = canonical(node)
+        if kept and copy.op == COPY and len(kept[-1].outs) == 1:
+            made, source, target = canonical(kept[-1]), copy.args[1], copy.outs[0]
+            spreads = made.op in (FILL, COPY)
+            if made.outs[0] == source and uses[source.storage] == 2 and source.dtype == target.dtype:
+                if spreads or source.size == target.size:
+                    kept[-1] = Node(made.op, (target, *made.args[1:]) if spreads else made.args, (target,))
+                    continue
+        kept.append(node)
     return Trace(kept, trace.storages, trace.numbers)
 
 

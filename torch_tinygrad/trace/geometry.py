@@ -68,6 +68,8 @@ def shape_after(shape: tuple[int, ...], step: Step) -> tuple[int, ...]:
 
 def extent(size: Sequence[int], stride: Sequence[int], offset: int) -> tuple[int, int]:
     """The half-open interval of elements between the region's first and last; empty regions have an empty one."""
+    if not size:
+        return offset, offset + 1
     if 0 in size:
         return offset, offset
     reach = [(z - 1) * s for z, s in zip(size, stride, strict=True)]

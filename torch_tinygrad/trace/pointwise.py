@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from torch_tinygrad.trace.nodes import Node, Number, reads
+from torch_tinygrad.trace.nodes import Node, Number, Region, reads
 
 FILL, COPY = "aten::fill.Scalar", "aten::copy"
 
@@ -50,9 +50,11 @@ def canonical(node: Node) -> Node:
     if value is not None:
         return Node(FILL, (node.outs[0], node.args[value] if isinstance(value, int) else value), node.outs)
     source = _COPIES.get(node.op)
-    if source is not None:
-        return Node(COPY, (node.outs[0], node.args[source], False), node.outs)
-    return node
+    if source is None:
+        return node
+    if not isinstance(node.args[source], Region):
+        return Node(FILL, (node.outs[0], node.args[source]), node.outs)
+    return Node(COPY, (node.outs[0], node.args[source], False), node.outs)
 
 
 def value_reads(node: Node):

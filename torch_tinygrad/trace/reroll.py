@@ -41,7 +41,7 @@ def reroll(trace: Trace, is_pointwise=pointwise.is_pointwise, can_lift: CanLift 
     Every region of a batched node has the iterations as its leading dimension (stride 0 where it does not move,
     negative where the loop runs backwards). Numbers that vary become `Lifted` with size (n, 1, ...); a consumer must
     treat those as numbers in type promotion. Fills and copies appear as `pointwise.canonical` says.
-    `can_lift(op, argument)` says whether a number among an operator's arguments may become a `Lifted`."""
+    `can_lift(op, argument)` says whether a number among the arguments of a canonical operator may become a `Lifted`."""
     original = trace
     while (smaller := _pass(trace, is_pointwise, can_lift)) is not None:
         trace = smaller
