@@ -12,7 +12,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
 from .registry import Meta, lowers, result_dtype
 from .shape import positions, strides_of, zeros
-from .threads import LANES, in_parallel, lane_opts, lanes_of
+from .threads import LANES, in_parallel, lanes_of, thread_ranges
 from .updates import call
 
 aten = torch.ops.aten
@@ -37,16 +37,16 @@ def running_count(x: Tensor) -> Tensor:
 
 def _count_pieces(x: Tensor) -> Tensor:
     rows, size = x.shape
-    options = lane_opts(0, rows) if in_parallel(x) else ()
+    parallel = in_parallel(x)
 
     def kernel(out: UOp, x: UOp) -> UOp:
-        row, at = UOp.range(rows, 0), UOp.range(size, 1, AxisType.LOOP)
+        (row, shares), at = thread_ranges(rows, 0, parallel), UOp.range(size, 2, AxisType.LOOP)
         total = UOp.placeholder((1,), dtypes.int32, 0, AddrSpace.REG)
-        total = total.after(row)[0].set(0)
+        total = total.after(*shares)[0].set(0)
         place = row * size + at
         now = total.after(at)[0].load() + x.flatten()[place].load().cast(dtypes.int32)
         writes = UOp.group(total[0].store(now), out.flatten()[place].store(now))
-        return writes.end(at).end(row).sink(arg=KernelInfo(name="running_count", opts_to_apply=options))
+        return writes.end(at).end(*shares).sink(arg=KernelInfo(name="running_count", opts_to_apply=()))
 
     return call(kernel, Tensor.empty(rows, size, dtype=dtypes.int32, device=x.device), x)
 
@@ -61,15 +61,15 @@ def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = Non
         padded = search(rows, values.pad((None, (0, LANES - queries % LANES))), right, order)
         return padded.shrink((None, (0, queries)))
     steps = size.bit_length()
-    options = lane_opts(1, queries) if in_parallel(rows) else ()
+    parallel = in_parallel(rows)
     tensors = [Tensor.empty(batch, queries, dtype=dtypes.int32, device=rows.device), values, rows]
     shared = rows.shape[0] == 1
 
     def kernel(out: UOp, values: UOp, rows: UOp, *order: UOp) -> UOp:
-        row, query = UOp.range(batch, 0), UOp.range(queries, 1)
-        step = UOp.range(steps, 2, AxisType.LOOP)
+        row, (query, shares) = UOp.range(batch, 0), thread_ranges(queries, 1, parallel)
+        step = UOp.range(steps, 3, AxisType.LOOP)
         found = UOp.placeholder((1,), dtypes.int32, 0, AddrSpace.REG)
-        found = found.after(row, query)[0].set(0)
+        found = found.after(row, *shares)[0].set(0)
         value = values.flatten()[row * queries + query].load()
         now = found.after(step)[0].load()
         jump = UOp.const(1, dtypes.int32) << (UOp.const(steps - 1, dtypes.int32) - step.cast(dtypes.int32))
@@ -83,8 +83,8 @@ def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = Non
         now = (passed & (now + jump < size + 1)).where(now + jump, now)
         loop = found[0].store(now).end(step)
         result = found.after(loop)[0].load()
-        write = out.flatten()[row * queries + query].store(result).end(row, query)
-        return write.sink(arg=KernelInfo(name="search", opts_to_apply=options))
+        write = out.flatten()[row * queries + query].store(result).end(row, *shares)
+        return write.sink(arg=KernelInfo(name="search", opts_to_apply=()))
 
     return call(kernel, *tensors, *([order] if order is not None else []))
 

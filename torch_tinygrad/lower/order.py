@@ -13,7 +13,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
 from .nonzero import running_count
 from .shape import positions, zeros
-from .threads import in_parallel, lane_opts, lanes_of
+from .threads import in_parallel, lanes_of, thread_ranges
 from .updates import stored
 
 DIGIT = 8
@@ -80,61 +80,55 @@ def _order_by_radix(keys: Tensor) -> Tensor:
     pieces = lanes_of(math.ceil(size / 64)) if in_parallel(keys) else 1
     length = math.ceil(size / pieces)
     bits = 8 * keys.dtype.itemsize
-    at = stored(positions(size, 1, 2).expand(rows, size))
-    keys = stored(keys)
+    if pieces * length > size:
+        # What is added to fill the last piece sorts last, and is never among the positions asked for.
+        keys = keys.pad((None, (0, pieces * length - size)), value=(1 << bits) - 1)
+        size = pieces * length
+    at, keys = stored(positions(size, 1, 2).expand(rows, size)), stored(keys)
     for _ in range(bits // DIGIT):
         counts = Tensor.empty(rows, BINS, pieces, dtype=dtypes.int32, device=keys.device)
-        counts = Tensor.custom_kernel(counts, keys, fxn=_count_digits(rows, size, pieces, length))[0]
+        counts = Tensor.custom_kernel(counts, keys, fxn=_count_digits(rows, pieces, length))[0]
         ends = stored(running_count(counts.reshape(rows, BINS * pieces)))
         moved = [Tensor.empty(rows, size, dtype=t.dtype, device=t.device) for t in (keys, at)]
-        move = _move_by_digit(rows, size, pieces, length, bits)
+        move = _move_by_digit(rows, pieces, length, bits)
         keys, at, *_ = Tensor.custom_kernel(*moved, ends, keys, at, fxn=move)
     return at
 
 
-def _count_digits(rows: int, size: int, pieces: int, length: int):
+def _digit(key: UOp) -> UOp:
+    return (key.cast(dtypes.int32) & (BINS - 1)).cast(dtypes.weakint)
+
+
+def _count_digits(rows: int, pieces: int, length: int):
     def kernel(counts: UOp, keys: UOp) -> UOp:
         counts, keys = counts.flatten(), keys.flatten()
-        row, piece = UOp.range(rows, 0), UOp.range(pieces, 1)
-        bin_, step = UOp.range(BINS, 2, AxisType.LOOP), UOp.range(length, 3, AxisType.LOOP)
+        row, (piece, shares) = UOp.range(rows, 0), thread_ranges(pieces, 1, pieces > 1)
+        bin_, step = UOp.range(BINS, 3, AxisType.LOOP), UOp.range(length, 4, AxisType.LOOP)
         cleared = counts[(row * BINS + bin_) * pieces + piece].store(0).end(bin_)
         counts = counts.after(cleared)
-        at = piece * length + step
-        digit = (keys[row * size + at.minimum(size - 1)].load().cast(dtypes.int32) & (BINS - 1)).cast(dtypes.weakint)
+        digit = _digit(keys[(row * pieces + piece) * length + step].load())
         place = (row * BINS + digit) * pieces + piece
-        one = UOp.const(1, dtypes.int32) if pieces * length == size else (at < size).cast(dtypes.int32)
-        write = counts[place].store(counts.after(step)[place].load() + one)
-        return (
-            write.end(step)
-            .end(row, piece)
-            .sink(arg=KernelInfo(name="count_digits", opts_to_apply=lane_opts(1, pieces)))
-        )
+        write = counts[place].store(counts.after(step)[place].load() + 1)
+        return write.end(step).end(row, *shares).sink(arg=KernelInfo(name="count_digits", opts_to_apply=()))
 
     return kernel
 
 
-def _move_by_digit(rows: int, size: int, pieces: int, length: int, bits: int):
+def _move_by_digit(rows: int, pieces: int, length: int, bits: int):
     def kernel(moved_keys: UOp, moved_at: UOp, ends: UOp, keys: UOp, at: UOp) -> UOp:
         moved_keys, moved_at, ends, keys, at = (b.flatten() for b in (moved_keys, moved_at, ends, keys, at))
-        row, piece, step = UOp.range(rows, 0), UOp.range(pieces, 1), UOp.range(length, 2, AxisType.LOOP)
-        source = piece * length + (length - 1 - step)
-        inside = source < size
-        source = row * size + (source if pieces * length == size else source.minimum(size - 1))
+        row, (piece, shares) = UOp.range(rows, 0), thread_ranges(pieces, 1, pieces > 1)
+        step = UOp.range(length, 3, AxisType.LOOP)
+        source = (row * pieces + piece) * length + (length - 1 - step)
         key = keys[source].load()
-        digit = (key.cast(dtypes.int32) & (BINS - 1)).cast(dtypes.weakint)
+        digit = _digit(key)
         place = (row * BINS + digit) * pieces + piece
         left = ends.after(step)[place].load() - 1
-        target = left.maximum(0).minimum(size - 1).cast(dtypes.weakint) + row * size
-        if pieces * length != size:
-            target, place = target.valid(inside), place.valid(inside)
+        target = left.maximum(0).minimum(pieces * length - 1).cast(dtypes.weakint) + row * pieces * length
         rotated = key if bits == DIGIT else (key >> DIGIT) | (key << (bits - DIGIT))
         writes = UOp.group(
             moved_keys[target].store(rotated), moved_at[target].store(at[source].load()), ends[place].store(left)
         )
-        return (
-            writes.end(step)
-            .end(row, piece)
-            .sink(arg=KernelInfo(name="move_by_digit", opts_to_apply=lane_opts(1, pieces)))
-        )
+        return writes.end(step).end(row, *shares).sink(arg=KernelInfo(name="move_by_digit", opts_to_apply=()))
 
     return kernel

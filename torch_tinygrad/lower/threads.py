@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinygrad import Device, Tensor
-from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.uop.ops import AxisType, UOp
 
 # Where the device has many threads, they come in groups of this many, and at most so many share one row.
 LANES = 32
@@ -21,6 +21,11 @@ def lanes_of(count: int) -> int:
     return min(PIECES, max(count // LANES, 1) * LANES)
 
 
-def lane_opts(axis: int, size: int) -> tuple[Opt, ...]:
-    """Kernel options that put an axis of `size` threads into groups, where it fills them."""
-    return (Opt(OptOps.LOCAL, axis, LANES),) if size % LANES == 0 else ()
+def thread_ranges(size: int, axis: int, parallel: bool) -> tuple[UOp, list[UOp]]:
+    """An index over `size` threads and the ranges it is made of, numbered from `axis`: groups of threads where the
+    device has them and `size` fills them."""
+    if not parallel or size % LANES:
+        index = UOp.range(size, axis)
+        return index, [index]
+    group, lane = UOp.range(size // LANES, axis, AxisType.GLOBAL), UOp.range(LANES, axis + 1, AxisType.LOCAL)
+    return group * LANES + lane, [group, lane]

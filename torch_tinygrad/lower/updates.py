@@ -16,7 +16,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 
 from .registry import cast
 from .shape import positions, strides_of
-from .threads import LANES, in_parallel, lane_opts
+from .threads import LANES, in_parallel, thread_ranges
 
 # Elementwise chains this short are cheaper than a kernel of their own, and fuse with their neighbours.
 UNROLLED_UPDATES = 4
@@ -131,16 +131,12 @@ def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str,
         steps = strides_of(shapes[0])
         place = sum((at[d] * steps[d] for d in range(len(box)) if d != dim), slot.cast(dtypes.weakint) * steps[dim])
         new = given[0][_offset(at, shapes[2])].load() if given else UOp.const(src, out.dtype)
-        options = None
-        ranges = at
-        if owners > 1:
-            owner = UOp.range(owners, len(box))
+        owner, shares = thread_ranges(owners, len(box), True) if owners > 1 else (None, [])
+        if owner is not None:
             place = place.valid((slot & (owners - 1)).eq(owner.cast(wide)))
-            ranges = [*at, owner]
-            options = lane_opts(sum(s > 1 for d, s in enumerate(box) if d != dim), owners)
         old = out.after(at[dim])[place].load() if how != "set" else None
-        write = out[place].store(COMBINE[how](old, new)).end(*ranges)
-        return write.sink(arg=KernelInfo(name=f"update_{how}", opts_to_apply=options))
+        write = out[place].store(COMBINE[how](old, new)).end(*at, *shares)
+        return write.sink(arg=KernelInfo(name=f"update_{how}", opts_to_apply=() if shares else None))
 
     return call(kernel, *tensors)
 
