@@ -40,8 +40,9 @@ def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias.cast(x.dtype)
 
 
-def batch_norm(x, weight, bias, running_mean, running_var, training: bool, momentum, eps: float) -> tuple[Tensor, ...]:
-    """Output, saved mean, saved inverse deviation, new running mean, new running variance."""
+def batch_norm(x, weight, bias, running_mean, running_var, training: bool, momentum, eps, meta) -> tuple[Tensor, ...]:
+    """Output, saved mean, saved inverse deviation, new running mean, new running variance. The output is made with the
+    mean and deviation as they are saved, rounded to half where the parameters are."""
     x = wide(x)
     kept, rank = x.dtype, x.ndim
     if training:
@@ -54,7 +55,7 @@ def batch_norm(x, weight, bias, running_mean, running_var, training: bool, momen
             running_var = running_var * (1 - momentum) + unbiased.cast(running_var.dtype) * momentum
     else:
         mean, var = running_mean.cast(kept), running_var.cast(kept)
-    invstd = (var + eps).rsqrt()
+    mean, invstd = (v.cast(meta[1].tiny).cast(kept) for v in (mean, (var + eps).rsqrt()))
     result = (x - channels(mean, rank)) * channels(invstd, rank)
     result = affine(result, *(None if p is None else channels(p, rank) for p in (weight, bias)))
     return result, mean, invstd, running_mean, running_var
@@ -68,13 +69,13 @@ def saved(value: Tensor, meta) -> Tensor:
 @lowers(aten.native_batch_norm.default)
 def native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, *, meta):
     """Without the write to the running statistics, which the schema does not show."""
-    out, mean, invstd, _, _ = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    out, mean, invstd, _, _ = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, meta)
     return out, saved(mean, meta[1]), saved(invstd, meta[2])
 
 
 @lowers(aten._native_batch_norm_legit.no_stats)
-def batch_norm_no_stats(x, weight, bias, training, momentum, eps):
-    return batch_norm(x, weight, bias, None, None, True, momentum, eps)[:3]
+def batch_norm_no_stats(x, weight, bias, training, momentum, eps, *, meta):
+    return batch_norm(x, weight, bias, None, None, True, momentum, eps, meta)[:3]
 
 
 @lowers(aten._native_batch_norm_legit_no_training.default)
@@ -85,20 +86,22 @@ def batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum,
 @lowers(aten._native_batch_norm_legit_functional.default, lifts=("momentum",))
 def batch_norm_functional(x, weight, bias, running_mean, running_var, training, momentum, eps, *, meta):
     out, mean, invstd, new_mean, new_var = batch_norm(
-        x, weight, bias, running_mean, running_var, training, momentum, eps
+        x, weight, bias, running_mean, running_var, training, momentum, eps, meta
     )
     return out, saved(mean, meta[1]), saved(invstd, meta[2]), new_mean, new_var
 
 
 @lowers(aten._batch_norm_with_update_functional.default, lifts=("momentum",))
 def batch_norm_update_functional(x, weight, bias, running_mean, running_var, momentum, eps, *, meta):
-    out, mean, invstd, new_mean, new_var = batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    out, mean, invstd, new_mean, new_var = batch_norm(
+        x, weight, bias, running_mean, running_var, True, momentum, eps, meta
+    )
     return out, mean, invstd, Tensor.zeros(*meta[3].shape, dtype=meta[3].tiny), new_mean, new_var
 
 
 @lowers(aten._batch_norm_no_update.default)
 def batch_norm_no_update(x, weight, bias, running_mean, running_var, momentum, eps, *, meta):
-    out, mean, invstd, _, _ = batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+    out, mean, invstd, _, _ = batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps, meta)
     reserve = Tensor.zeros(*meta[3].shape, dtype=meta[3].tiny)
     return out, saved(mean, meta[1]), saved(invstd, meta[2]), reserve
 
