@@ -27,7 +27,7 @@ def drop_dead(trace: Trace) -> Trace:
                 unneeded[out.storage].add(out)
         for region in value_reads(node):
             unneeded[region.storage].remove(region)
-        kept.append(node if outs == node.outs else Node(node.op, node.args, outs))
+        kept.append(node if outs == node.outs else Node(node.op, node.args, outs, node.origin))
     kept.reverse()
     return Trace(kept, trace.storages, trace.numbers)
 
@@ -47,7 +47,8 @@ def forward_copies(trace: Trace) -> Trace:
             spreads = made.op in (FILL, COPY)
             if made.outs[0] == source and uses[source.storage] == 2 and source.dtype == target.dtype:
                 if spreads or source.size == target.size:
-                    kept[-1] = Node(made.op, (target, *made.args[1:]) if spreads else made.args, (target,))
+                    args = (target, *made.args[1:]) if spreads else made.args
+                    kept[-1] = Node(made.op, args, (target,), made.origin)
                     continue
         kept.append(node)
     return Trace(kept, trace.storages, trace.numbers)

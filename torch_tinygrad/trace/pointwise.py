@@ -48,13 +48,13 @@ def canonical(node: Node) -> Node:
     is broadcast to the shape of `out` and converted to its dtype, and `out` itself is not read."""
     value = _FILLS.get(node.op)
     if value is not None:
-        return Node(FILL, (node.outs[0], node.args[value] if isinstance(value, int) else value), node.outs)
+        return Node(FILL, (node.outs[0], node.args[value] if isinstance(value, int) else value), node.outs, node.origin)
     source = _COPIES.get(node.op)
     if source is None:
         return node
     if not isinstance(node.args[source], Region):
-        return Node(FILL, (node.outs[0], node.args[source]), node.outs)
-    return Node(COPY, (node.outs[0], node.args[source], False), node.outs)
+        return Node(FILL, (node.outs[0], node.args[source]), node.outs, node.origin)
+    return Node(COPY, (node.outs[0], node.args[source], False), node.outs, node.origin)
 
 
 def value_reads(node: Node):

@@ -59,10 +59,7 @@ def _settled(trace: Trace, original: Trace) -> Trace:
         first, rest = constants[arg.position], _positions(arg)
         return first if all(_same_number(first, constants.get(position)) for position in rest) else arg
 
-    nodes = [
-        Node(node.op, tuple(map(settle, node.args)), node.outs) if any(type(a) is Lifted for a in node.args) else node
-        for node in trace.nodes
-    ]
+    nodes = [Node(node.op, tuple(map(settle, node.args)), node.outs, node.origin) for node in trace.nodes]
     return Trace(nodes, trace.storages, trace.numbers)
 
 
