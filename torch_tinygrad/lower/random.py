@@ -16,6 +16,7 @@ from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import operand, widen
 from torch_tinygrad.lower.reduce import extreme_dim
 from torch_tinygrad.lower.registry import Meta, lowers
+from torch_tinygrad.lower.scan import running_sum
 
 aten = torch.ops.aten
 
@@ -274,22 +275,36 @@ def ranked_permutation(n: int, rng: Random) -> Tensor:
 
 
 def shuffled_permutation(n: int, rng: Random) -> Tensor:
-    """The swap-or-not shuffle: each round pairs x with K - x (mod n) and swaps the pair on a keyed bit. Every element
-    computes its own place, so the cost is linear in n and there is nothing to sort."""
-    rounds = 4 * n.bit_length()
-    keys = rng.words(rounds).contiguous()
-    dtype = dtypes.uint32 if n < 2**31 else dtypes.uint64
-    x = m.index_range(n, dtypes.int64).cast(dtype)
-    for i in range(rounds):
-        key = keys[i]
-        pivot = (key % m.constant(n, dtypes.uint64)).cast(dtype)
-        partner = (x <= pivot).where(pivot - x, pivot + n - x)
-        top = (x < partner).where(partner, x)
-        mixed = (top.cast(dtypes.uint32) ^ (key >> 32).cast(dtypes.uint32)) * 0x9E3779B1
-        mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
-        mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE3D
-        x = (mixed >> 31).ne(0).where(partner, x)
-    return x.cast(dtypes.int64)
+    """A keyed bijection of the next power of two, restricted to n: each value's place counts the values below n that
+    come before it. Cost is linear in n and there is nothing to sort."""
+    bits = (n - 1).bit_length()
+    keys = rng.words(FEISTEL_ROUNDS).contiguous()
+    kept = (feistel(m.index_range(2**bits).cast(dtypes.uint32), bits, keys) < n).cast(dtypes.int32).contiguous()
+    before = (running_sum(kept, 0) - kept).contiguous()
+    place = feistel(m.index_range(n).cast(dtypes.uint32), bits, keys, inverse=True)
+    return before[place.cast(dtypes.int32).contiguous()]
+
+
+FEISTEL_ROUNDS = 8
+
+
+def feistel(x: Tensor, bits: int, keys: Tensor, inverse: bool = False) -> Tensor:
+    """A permutation of the `bits`-bit numbers: the halves take turns being masked with a keyed hash of the other."""
+    low_bits = bits // 2
+    low, high = x & (2**low_bits - 1), x >> low_bits
+    for i in reversed(range(FEISTEL_ROUNDS)) if inverse else range(FEISTEL_ROUNDS):
+        if i % 2:
+            low = low ^ (mixed(high, keys[i]) >> (32 - low_bits))
+        else:
+            high = high ^ (mixed(low, keys[i]) >> (32 - (bits - low_bits)))
+    return (high << low_bits) | low
+
+
+def mixed(x: Tensor, key: Tensor) -> Tensor:
+    """A keyed 32-bit hash, best in its upper bits."""
+    x = (x + key.cast(dtypes.uint32)) * 0x9E3779B1
+    x = (x ^ (x >> 15) ^ (key >> 32).cast(dtypes.uint32)) * 0x85EBCA77
+    return (x ^ (x >> 13)) * 0xC2B2AE3D
 
 
 @lowers(aten.multinomial.default)
@@ -306,7 +321,7 @@ def multinomial(weights, samples, replacement=False, *, meta, rng):
                 taken = m.index_range(table.shape[1], dtypes.int64).reshape(1, -1).eq(index)
                 race = taken.where(-1.0, race).contiguous()
         return Tensor.cat(*drawn, dim=1).reshape(meta[0].shape)
-    cumulative = table.cumsum(1).contiguous()
+    cumulative = running_sum(table, 1).contiguous()
     summed = cumulative[:, -1:]
     point = unit(rng.branch(), (table.shape[0], samples), table.dtype) * summed
     point = (point < summed).where(point, summed * (1 - 2.0**-24))
