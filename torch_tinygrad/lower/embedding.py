@@ -14,7 +14,7 @@ from .taps import take
 
 aten = torch.ops.aten
 SUM, MEAN, MAX = range(3)
-THREADS, ROW_BLOCKS = 128, 64
+ROW_BLOCKS = 64
 
 
 def has_local_threads(device: str | tuple[str, ...] | None) -> bool:
@@ -33,22 +33,27 @@ def serial_rows(out: UOp, grad: UOp, index: UOp) -> UOp:
     return table.index(cell, j).store(sums).end(i, j).sink(arg=KernelInfo(name="rows_added", opts_to_apply=()))
 
 
+def thread_count(width: int) -> int:
+    """A divisor of the width to make blocks of: no thread is left over."""
+    divisors = [n for n in range(1, min(width, 1024) + 1) if width % n == 0]
+    return max((n for n in divisors if n <= 256), default=1) if any(32 <= n <= 256 for n in divisors) else divisors[-1]
+
+
 def parallel_rows(out: UOp, grad: UOp, index: UOp) -> UOp:
     """A thread owns one column of a block of rows: it clears that and walks all gradients in order, adding those whose
     row is its own. No two threads write the same cell, so there is nothing to synchronise and sums are reproducible."""
     rows, width = out.shape
-    threads, blocks = min(THREADS, width), min(ROW_BLOCKS, rows)
+    threads, blocks = thread_count(width), min(ROW_BLOCKS, rows)
     span = -(-rows // blocks)
     block = UOp.range(blocks, 0, AxisType.GLOBAL)
-    outer, inner = UOp.range(-(-width // threads), 1, AxisType.GLOBAL), UOp.range(threads, 2, AxisType.LOCAL)
+    outer, inner = UOp.range(width // threads, 1, AxisType.GLOBAL), UOp.range(threads, 2, AxisType.LOCAL)
     column = outer * threads + inner
-    in_table = column < width
     offset, i = UOp.range(span, 3, AxisType.LOOP), UOp.range(index.shape[0], 4, AxisType.LOOP)
     cleared = block * span + offset
-    table = out.after(out.index(cleared.valid((cleared < rows) & in_table), column).store(0).end(offset))
+    table = out.after(out.index(cleared.valid(cleared < rows), column).store(0).end(offset))
     row = index[i].cast(dtypes.weakint)
-    cell = row.valid((row >= block * span) & (row < (block + 1) * span) & (row < rows) & in_table)
-    sums = table.after(i).index(cell, column).load() + grad.index(i, column.valid(in_table)).load()
+    cell = row.valid((row >= block * span) & (row < (block + 1) * span) & (row < rows))
+    sums = table.after(i).index(cell, column).load() + grad.index(i, column).load()
     stored = table.index(cell, column).store(sums)
     return stored.end(i, block, outer, inner).sink(arg=KernelInfo(name="rows_added", opts_to_apply=()))
 
@@ -96,3 +101,10 @@ def embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type
     index = indices.reshape(-1)
     used = accumulate_rows(Tensor.ones(index.shape[0], 1, dtype=dtypes.float32), index, weight.shape[0]) > 0
     return (used & (norm > max_norm)).where(values * (max_norm / (norm + 1e-7)), values)
+
+
+def bag_of(offsets: Tensor, count: int, include_last_offset: bool) -> Tensor:
+    """The bag of each index: how many bags start at or before it, less one."""
+    starts = offsets[:-1] if include_last_offset else offsets
+    place = Tensor.arange(count, dtype=starts.dtype).unsqueeze(1)
+    return (starts <= place).sum(1, dtype=dtypes.int32) - 1

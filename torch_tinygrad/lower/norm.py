@@ -220,3 +220,22 @@ def rms_norm_backward(grad, x, normalized_shape, rstd, weight, output_mask):
     if output_mask[1]:
         grad_weight = (grad * normal).sum(outer, dtype=kept) if outer else grad * normal
     return grad_x, grad_weight
+
+
+def weight_norm_axes(v: Tensor, dim: int) -> tuple[int, ...]:
+    return tuple(d for d in range(v.ndim) if d != dim % v.ndim)
+
+
+@lowers(aten._weight_norm_interface.default)
+def weight_norm(v, g, dim: int = 0):
+    wide_v = wide(v)
+    norms = (wide_v * wide_v).sum(weight_norm_axes(v, dim), keepdim=True).sqrt()
+    return wide_v * (wide(g) / norms), norms
+
+
+@lowers(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(grad_w, saved_v, saved_g, saved_norms, dim: int):
+    grad, v, g = wide(grad_w), wide(saved_v), wide(saved_g)
+    norms = saved_norms.cast(v.dtype)
+    along = (grad * v).sum(weight_norm_axes(v, dim), keepdim=True) / norms
+    return (g / norms) * (grad - v * (along / norms)), along
