@@ -22,7 +22,7 @@ def exactly(compute):
     def apply(a: Tensor, b: Tensor) -> Tensor:
         if not dtypes.is_float(a.dtype):
             return compute(a, b)
-        return compute(a.cast(dtypes.float64), b.cast(dtypes.float64)).cast(a.dtype)
+        return compute(a.cast(m.widest_float()), b.cast(m.widest_float())).cast(a.dtype)
 
     return apply
 

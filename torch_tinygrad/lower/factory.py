@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-from tinygrad import Tensor, dtypes
+from tinygrad import Tensor
 
 from torch_tinygrad.lower.cast import convert
-from torch_tinygrad.lower.maths import constant, index_range, operand, widen
+from torch_tinygrad.lower.maths import absolute, constant, cos, index_range, operand, widen, widest_float
 from torch_tinygrad.lower.registry import Meta, is_number, lowers
 
 aten = torch.ops.aten
@@ -75,7 +77,7 @@ def progression(start, step, result: Meta) -> Tensor:
         return index.cast(result.tiny) * int(step) + int(start)
     if float(start).is_integer() and float(step).is_integer() and abs(start) + result.shape[0] * abs(step) < 2**24:
         return (index * int(step) + int(start)).cast(result.tiny)
-    return index.cast(dtypes.float64) * float(step) + float(start)
+    return index.cast(widest_float()) * float(step) + float(start)
 
 
 @lowers(aten.eye.default, aten.eye.m)
@@ -84,14 +86,19 @@ def eye(*sizes, meta):
     return index_range(rows).reshape(rows, 1).eq(index_range(columns).reshape(1, columns)).cast(meta[0].tiny)
 
 
-@lowers(aten.linspace.default)
+@lowers(
+    aten.linspace.default,
+    aten.linspace.Tensor_Tensor,
+    aten.linspace.Tensor_Scalar,
+    aten.linspace.Scalar_Tensor,
+)
 def linspace(start, end, steps, *, meta):
     return spaced(start, end, steps, meta[0])
 
 
 def spaced(start, end, steps: int, result: Meta) -> Tensor:
     """Evenly spaced numbers, counted from the nearer end so that both ends are exact."""
-    dtype = widen(result.tiny) if result.dtype.is_floating_point else dtypes.float64
+    dtype = widen(result.tiny) if result.dtype.is_floating_point else widest_float()
     index = index_range(steps).cast(dtype)
     start, end = operand(start, dtype), operand(end, dtype)
     if steps == 1:
@@ -99,3 +106,42 @@ def spaced(start, end, steps: int, result: Meta) -> Tensor:
     step = (end - start) / (steps - 1)
     values = (index < steps // 2).where(start + step * index, end - step * ((steps - 1) - index))
     return convert(values, result.tiny)
+
+
+@lowers(aten.range.default, aten.range.step)
+def range_(start, end, step=1, *, meta):
+    return progression(start, step, meta[0])
+
+
+def cosine_window(*weights: float):
+    """A window that is a sum of weights[k] * (-1)**k * cos(k * turn) over one turn."""
+
+    def compute(turn: Tensor) -> Tensor:
+        return sum((-1) ** k * weight * (1.0 if k == 0 else cos(turn * k)) for k, weight in enumerate(weights))
+
+    return compute
+
+
+WINDOWS = {
+    aten.hamming_window: cosine_window(0.54, 0.46),
+    aten.hann_window: cosine_window(0.5, 0.5),
+    aten.blackman_window: cosine_window(0.42, 0.5, 0.08),
+    aten.bartlett_window: lambda turn: 1.0 - absolute(turn * (1 / math.pi) - 1.0),
+}
+for _op, _compute in WINDOWS.items():
+
+    @lowers(_op.default, _op.periodic)
+    def window(length, periodic=True, *, meta, compute=_compute):
+        return windowed(length, periodic, meta[0], compute)
+
+
+@lowers(aten.hamming_window.periodic_alpha, aten.hamming_window.periodic_alpha_beta)
+def hamming_window(length, periodic, alpha, beta=0.46, *, meta):
+    return windowed(length, periodic, meta[0], cosine_window(alpha, beta))
+
+
+def windowed(length: int, periodic: bool, result: Meta, compute) -> Tensor:
+    if length <= 1:
+        return constant(1, result.tiny, result.shape)
+    turn = index_range(length).cast(widen(result.tiny)) * (2 * math.pi / (length if periodic else length - 1))
+    return compute(turn)

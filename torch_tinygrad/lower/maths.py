@@ -3,9 +3,10 @@ whose plain tinygrad forms lose accuracy or mishandle nan."""
 
 from __future__ import annotations
 
+import functools
 import math
 
-from tinygrad import Tensor, dtypes
+from tinygrad import Device, Tensor, dtypes
 from tinygrad.dtype import DType
 
 from torch_tinygrad.lower.registry import is_number
@@ -16,6 +17,12 @@ INF, NAN = math.inf, math.nan
 def widen(dtype: DType) -> DType:
     """The dtype PyTorch computes in: half types compute in float32."""
     return dtypes.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else dtype
+
+
+@functools.cache
+def widest_float() -> DType:
+    """float64 where the device has it, for intermediate results that must be exact."""
+    return dtypes.float64 if dtypes.float64 in Device[Device.DEFAULT].renderer.supported_dtypes() else dtypes.float32
 
 
 def constant(number, dtype: DType, shape: tuple[int, ...] = ()) -> Tensor:
@@ -51,6 +58,11 @@ def is_float(value) -> bool:
 
 def is_zero(value) -> bool:
     return is_number(value) and value == 0
+
+
+def times_zero(x: Tensor) -> Tensor:
+    """x * 0 as floats have it, nan for nan and infinity: tinygrad folds a product with the constant 0."""
+    return (absolute(x) < INF).where(0.0, NAN).cast(x.dtype) if dtypes.is_float(x.dtype) else x * 0
 
 
 # Comparisons: tinygrad's >= and <= are negated < and so true for nan.
@@ -215,3 +227,21 @@ def sin_pi(x: Tensor) -> Tensor:
     count = 11 if x.dtype == dtypes.float64 else 7
     terms = [(-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(count - 1, -1, -1)]
     return folded * polynomial(folded * folded, terms)
+
+
+def power_size(size: Tensor, y: Tensor) -> Tensor:
+    """size**y for size >= 0. float32 takes log2 apart into an integer and a small part and y into 12 digits and the
+    rest, so that the exponent's whole part is exact however large it is."""
+    if size.dtype != dtypes.float32:
+        return (y * size.log2()).exp2()
+    tiny = size < 2.0**-126
+    bits = tiny.where(size * 2.0**24, size).bitcast(dtypes.int32)
+    exponent = (bits - 0x3F3504F3) >> 23
+    log = (bits - exponent * 2**23).bitcast(dtypes.float32).log2()
+    exponent = tiny.where(exponent - 24, exponent).cast(dtypes.float32)
+    plain = y * size.eq(0).where(-INF, (size < INF).where(exponent + log, size))
+    upper = (y.bitcast(dtypes.int32) & -4096).bitcast(dtypes.float32)
+    large, small = upper * exponent, (y - upper) * exponent + y * log
+    exact = absolute(plain) < 200.0
+    whole = exact.where(round_even(large + small), 0.0)
+    return scale(exact.where((large - whole) + small, plain).exp2(), whole.cast(dtypes.int32))

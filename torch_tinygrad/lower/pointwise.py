@@ -91,8 +91,15 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     return a & b if a.dtype == dtypes.bool else a * b
 
 
+@lowers(aten.mul.Tensor, aten.mul.Scalar, lifts=("other",))
+def mul(a, b, *, meta):
+    dtype = widen(meta[0].tiny)
+    if m.is_zero(b) and dtype != dtypes.bool:
+        return m.times_zero(operand(a, dtype))
+    return multiply(*operands(dtype, a, b))
+
+
 BINARY = {
-    (aten.mul.Tensor, aten.mul.Scalar): multiply,
     (aten.div.Tensor, aten.div.Scalar): lambda a, b: a / b,
     (aten.maximum.default,): m.maximum,
     (aten.minimum.default,): m.minimum,
@@ -264,7 +271,7 @@ def repeated_power(x: Tensor, exponent: int) -> Tensor:
 def float_power(x: Tensor, y: Tensor) -> Tensor:
     """x**y with the special values of C's pow."""
     size = m.absolute(x)
-    power = (y * size.log2()).exp2()
+    power = m.power_size(size, y)
     whole_y = y.trunc().eq(y)
     odd = whole_y & (y * 0.5).trunc().ne(y * 0.5)
     signed = odd.where(m.copysign(power, x), power)

@@ -233,7 +233,7 @@ def native_dropout(x, p, train=True, *, meta, rng):
         return x, m.constant(True, dtypes.bool, x.shape)
     dtype = widen(x.dtype)
     if p == 1:
-        return operand(x, dtype) * m.constant(0.0, dtype), m.constant(False, dtypes.bool, x.shape)
+        return m.times_zero(operand(x, dtype)), m.constant(False, dtypes.bool, x.shape)
     kept = m.greater_equal(unit(rng, x.shape, dtypes.float32), m.constant(p, dtypes.float32))
     return operand(x, dtype) * kept.cast(dtype) * (1.0 / (1.0 - p)), kept
 

@@ -23,7 +23,7 @@ def exponentials(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
 def softmax(x, dim, half_to_float):
     x = x.cast(widen(x.dtype))
     if x.ndim == 0:
-        return x * 0.0 + 1.0
+        return m.times_zero(x) + 1.0
     _, powers, summed = exponentials(x, dim)
     return powers / summed
 
@@ -32,7 +32,7 @@ def softmax(x, dim, half_to_float):
 def log_softmax(x, dim, half_to_float):
     x = x.cast(widen(x.dtype))
     if x.ndim == 0:
-        return x * 0.0
+        return m.times_zero(x)
     shifted, _, summed = exponentials(x, dim)
     return shifted - summed.log()
 
@@ -41,7 +41,7 @@ def log_softmax(x, dim, half_to_float):
 def softmax_backward(gradient, output, dim, input_dtype):
     gradient, output = (t.cast(widen(t.dtype)) for t in (gradient, output))
     if output.ndim == 0:
-        return output * 0.0
+        return m.times_zero(output)
     weighted = gradient * output
     return weighted - output * weighted.sum(dim, keepdim=True)
 
@@ -50,7 +50,7 @@ def softmax_backward(gradient, output, dim, input_dtype):
 def log_softmax_backward(gradient, output, dim, input_dtype):
     gradient, output = (t.cast(widen(t.dtype)) for t in (gradient, output))
     if output.ndim == 0:
-        return output * 0.0
+        return m.times_zero(output)
     return gradient - m.fast_exp(output) * gradient.sum(dim, keepdim=True)
 
 
