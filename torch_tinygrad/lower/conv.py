@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from tinygrad import Tensor
 
-from .matmul import accumulator, product_operands
+from .matmul import accumulator, has_local_threads
 from .registry import lowers
 
 aten = torch.ops.aten
@@ -35,6 +35,14 @@ def spread(x: Tensor, stride: Sequence[int]) -> Tensor:
     return x.shrink(tuple((0, n) for n in lead) + tuple((0, n * s - s + 1) for n, s in zip(sizes, stride, strict=True)))
 
 
+def outputs_last(w: Tensor, outputs: int) -> Tensor:
+    """The kernel with its output channels beside each other in memory: on an H200 the copy made convolutions of ResNet
+    sizes 3.5 to 4 times as fast (a float32 3x3 of 64 channels went from 7.4 to 26 TFLOP/s)."""
+    if outputs == 1 or not has_local_threads(w.device):
+        return w
+    return w.permute(*range(1, w.ndim), 0).contiguous().permute(w.ndim - 1, *range(w.ndim - 1))
+
+
 def correlate(x: Tensor, w: Tensor, groups: int, stride: Sequence[int], dilation: Sequence[int], pads: Pads) -> Tensor:
     """out[n, o, y] = sum over c, k of x[n, c, y * stride + k * dilation - pad] * w[o, c, k], in the accumulator."""
     batch, rank = x.shape[0], len(stride)
@@ -42,10 +50,7 @@ def correlate(x: Tensor, w: Tensor, groups: int, stride: Sequence[int], dilation
     kept = accumulator(x.dtype)
     windows = padded(x, pads)._pool(w.shape[2:], tuple(stride), tuple(dilation))
     sizes = windows.shape[2 : 2 + rank]
-    pixels = batch
-    for size in sizes:
-        pixels *= size
-    windows, w = product_operands(windows, w, inputs, outputs, pixels)
+    windows, w = windows.cast(kept), outputs_last(w, outputs).cast(kept)
     windows = windows.reshape(batch, groups, inputs, 1, *sizes, *w.shape[2:])
     windows = windows.permute(0, 1, 3, *range(4, 4 + rank), 2, *range(4 + rank, 4 + 2 * rank))
     kernel = w.reshape(1, groups, outputs, *(1,) * rank, inputs, *w.shape[2:])

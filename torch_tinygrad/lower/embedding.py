@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 
 import torch
-from tinygrad import Device, Tensor, dtypes
+from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
-from .matmul import accumulator
+from .matmul import accumulator, has_local_threads
 from .registry import lowers
 from .taps import take
 
 aten = torch.ops.aten
 SUM, MEAN, MAX = range(3)
 ROW_BLOCKS = 64
-
-
-def has_local_threads(device: str | tuple[str, ...] | None) -> bool:
-    return Device[device[0] if isinstance(device, tuple) else device or Device.DEFAULT].renderer.has_local
 
 
 def serial_rows(out: UOp, grad: UOp, index: UOp) -> UOp:

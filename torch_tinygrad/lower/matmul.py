@@ -23,10 +23,17 @@ def accumulator(dtype: DType) -> DType:
     return dtype
 
 
+def renderer_of(device: str | tuple[str, ...] | None):
+    return Device[device[0] if isinstance(device, tuple) else device or Device.DEFAULT].renderer
+
+
+def has_local_threads(device: str | tuple[str, ...] | None) -> bool:
+    """Whether the device runs blocks of threads, as GPUs do."""
+    return renderer_of(device).has_local
+
+
 def has_tensor_core(device: str | tuple[str, ...] | None, dtype: DType) -> bool:
-    name = device[0] if isinstance(device, tuple) else device or Device.DEFAULT
-    cores = Device[name].renderer.tensor_cores
-    return any(core.dtype_in == dtype and core.dtype_out == dtypes.float32 for core in cores)
+    return any(c.dtype_in == dtype and c.dtype_out == dtypes.float32 for c in renderer_of(device).tensor_cores)
 
 
 def product_operands(a: Tensor, b: Tensor, *sides: int) -> tuple[Tensor, Tensor]:
