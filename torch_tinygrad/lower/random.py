@@ -15,7 +15,7 @@ from tinygrad.dtype import DType
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import operand, widen
 from torch_tinygrad.lower.reduce import extreme_dim
-from torch_tinygrad.lower.registry import Meta, lowers
+from torch_tinygrad.lower.registry import LOWERINGS, Meta, lowers
 from torch_tinygrad.lower.scan import running_sum
 
 aten = torch.ops.aten
@@ -234,7 +234,8 @@ def native_dropout(x, p, train=True, *, meta, rng):
     dtype = widen(x.dtype)
     if p == 1:
         return m.times_zero(operand(x, dtype)), m.constant(False, dtypes.bool, x.shape)
-    kept = m.greater_equal(unit(rng, x.shape, dtypes.float32), m.constant(p, dtypes.float32))
+    # materialised: both results need it, and drawing costs more than reading a byte
+    kept = (unit(rng, x.shape, dtypes.float32) < p).logical_not().contiguous()
     return operand(x, dtype) * kept.cast(dtype) * (1.0 / (1.0 - p)), kept
 
 
@@ -307,12 +308,17 @@ def mixed(x: Tensor, key: Tensor) -> Tensor:
     return (x ^ (x >> 13)) * 0xC2B2AE3D
 
 
+FEW_DRAWS = 8  # up to here one reduction a draw is cheaper than sorting
+
+
 @lowers(aten.multinomial.default)
 def multinomial(weights, samples, replacement=False, *, meta, rng):
     """The largest of weight / exponential is a draw by weight, and the next ones are draws without replacement."""
     table = weights.reshape(-1, weights.shape[-1]).cast(widen(weights.dtype))
     if samples == 1 or not replacement:
         race = (table / -open_unit(rng, table.shape, table.dtype).log()).contiguous()
+        if samples > FEW_DRAWS:
+            return LOWERINGS["aten::topk"].function(race, samples, 1, True, True)[1].reshape(meta[0].shape)
         drawn = []
         for _ in range(samples):
             _, index = extreme_dim(race, 1, True)
