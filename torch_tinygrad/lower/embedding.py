@@ -13,7 +13,6 @@ from .registry import lowers
 from .taps import take
 
 aten = torch.ops.aten
-SUM, MEAN, MAX = range(3)
 ROW_BLOCKS = 64
 
 
@@ -97,10 +96,3 @@ def embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type
     index = indices.reshape(-1)
     used = accumulate_rows(Tensor.ones(index.shape[0], 1, dtype=dtypes.float32), index, weight.shape[0]) > 0
     return (used & (norm > max_norm)).where(values * (max_norm / (norm + 1e-7)), values)
-
-
-def bag_of(offsets: Tensor, count: int, include_last_offset: bool) -> Tensor:
-    """The bag of each index: how many bags start at or before it, less one."""
-    starts = offsets[:-1] if include_last_offset else offsets
-    place = Tensor.arange(count, dtype=starts.dtype).unsqueeze(1)
-    return (starts <= place).sum(1, dtype=dtypes.int32) - 1

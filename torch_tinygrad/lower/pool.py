@@ -43,7 +43,8 @@ def largest(values: Tensor, places: Tensor, axes: tuple[int, ...]) -> tuple[Tens
     far = dtypes.int32.max
     if not dtypes.is_float(values.dtype):
         top = valid.where(values, lowest(values)).max(axes, keepdim=True)
-        return top.squeeze(axes), (valid & (values == top)).where(places, far).min(axes)
+        first = (valid & (values == top)).where(places, far).min(axes)
+        return top.reshape(first.shape), first
     is_nan = values.isnan() & valid
     top = (valid & is_nan.logical_not()).where(values, -math.inf).max(axes, keepdim=True)
     last_nan = is_nan.where(places, -1).max(axes)
