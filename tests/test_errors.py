@@ -95,7 +95,7 @@ def test_bad_input_leaves_pending_work_alone(name):
 
 
 class Broken(RuntimeError):
-    """Raised by a lowering made to fail."""
+    """Raised by a lowering that is made to fail."""
 
 
 @pytest.fixture
@@ -137,13 +137,14 @@ def test_writes_before_and_after_a_failing_operation_are_kept(broken_lowering):
     assert a.tolist() == [0, 5, 6, 0, 0, 0, 0] and view.tolist() == [0, 5, 6]
 
 
-def test_failed_result_can_be_read_once_the_cause_is_gone(broken_lowering):
+def test_result_that_failed_says_so_again_and_can_be_computed_anew(broken_lowering):
     x = data(7, device=DEVICE)
     wrong = torch.erfc(x)
-    with pytest.raises(Exception, match="broken on purpose"):
-        wrong.tolist()
+    for _ in range(2):
+        with pytest.raises(Exception, match="erfc"):
+            wrong.tolist()
     broken_lowering()
-    torch.testing.assert_close(wrong.cpu(), torch.erfc(data(7)))
+    torch.testing.assert_close(torch.erfc(x).cpu(), torch.erfc(data(7)))
 
 
 def test_in_place_write_by_a_failing_operation_leaves_other_tensors(broken_lowering):
@@ -218,8 +219,6 @@ def test_compiler_that_fails_is_an_error_and_values_stay():
         a = torch.arange(6.0, device="tiny")
         b = (a * 2).clone()
         print(b.tolist())
-        working = os.environ.get("CC")
-        import torch_tinygrad.engine.clang, shutil
         os.environ["CC"] = "/bin/false"
         from tinygrad.helpers import getenv
         getenv.cache_clear()
@@ -239,7 +238,8 @@ def test_compiler_that_fails_is_an_error_and_values_stay():
 
 
 def test_missing_compiler_names_both_remedies():
-    done = run("import torch; (torch.ones(3, device='tiny') + 1).tolist()", CC="/bin/false", CACHELEVEL="0")
+    code = "import sys; sys.modules['ziglang'] = None; import torch; (torch.ones(3, device='tiny') + 1).tolist()"
+    done = run(code, CC="", PATH="/nowhere")
     assert done.returncode != 0
     assert "clang" in done.stderr and "ziglang" in done.stderr
 
