@@ -12,8 +12,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
 from .registry import Meta, lowers, result_dtype
 from .shape import positions, strides_of, zeros
-from .threads import LANES, in_parallel, lanes_of, thread_ranges
-from .updates import call
+from .threads import LANES, call, in_parallel, lanes_of, thread_ranges
 
 aten = torch.ops.aten
 

@@ -13,8 +13,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
 from .nonzero import running_count
 from .shape import positions, zeros
-from .threads import in_parallel, lanes_of, thread_ranges
-from .updates import stored
+from .threads import in_parallel, lanes_of, stored, thread_ranges
 
 DIGIT = 8
 BINS = 1 << DIGIT
@@ -49,8 +48,9 @@ def sort_keys(x: Tensor, descending: bool) -> Tensor:
     return key ^ number(whole) if descending else key
 
 
-def sort_order(keys: Tensor, count: int | None = None) -> Tensor:
-    """The positions, in int32, of the `count` smallest (all, if not said) of each row of 2-dim unsigned `keys`."""
+def sort_order(keys: Tensor, count: int | None = None, bits: int | None = None) -> Tensor:
+    """The positions, in int32, of the `count` smallest (all, if not said) of each row of 2-dim unsigned `keys`, of
+    which only the low `bits` are used (all, if not said)."""
     rows, size = keys.shape
     count = size if count is None else count
     if 0 in (rows, count):
@@ -59,7 +59,7 @@ def sort_order(keys: Tensor, count: int | None = None) -> Tensor:
         return zeros((rows, 1), dtypes.int32)
     if size <= 128 or (in_parallel(keys) and size <= 2048 and rows * size * size <= 2**28):
         return _order_by_counting(keys, count)
-    return _order_by_radix(keys).shrink((None, (0, count)))
+    return _order_by_radix(keys, bits or 8 * keys.dtype.itemsize).shrink((None, (0, count)))
 
 
 def _order_by_counting(keys: Tensor, count: int) -> Tensor:
@@ -73,7 +73,7 @@ def _order_by_counting(keys: Tensor, count: int) -> Tensor:
     return here.where(positions(size, 2, 3), 0).sum(2, dtype=dtypes.int32)
 
 
-def _order_by_radix(keys: Tensor) -> Tensor:
+def _order_by_radix(keys: Tensor, used: int) -> Tensor:
     """One pass per digit, least significant first. A pass moves keys and positions to where the running count of their
     digit says, and rotates the keys, so that every pass is the same three kernels."""
     rows, size = keys.shape
@@ -85,7 +85,7 @@ def _order_by_radix(keys: Tensor) -> Tensor:
         keys = keys.pad((None, (0, pieces * length - size)), value=(1 << bits) - 1)
         size = pieces * length
     at, keys = stored(positions(size, 1, 2).expand(rows, size)), stored(keys)
-    for _ in range(bits // DIGIT):
+    for _ in range(math.ceil(used / DIGIT)):
         counts = Tensor.empty(rows, BINS, pieces, dtype=dtypes.int32, device=keys.device)
         counts = Tensor.custom_kernel(counts, keys, fxn=_count_digits(rows, pieces, length))[0]
         ends = stored(running_count(counts.reshape(rows, BINS * pieces)))

@@ -7,13 +7,12 @@ import math
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.dtype import DType
 
 from .gather import join_indices, take_flat, take_rows
 from .nonzero import running_count, true_positions
 from .registry import Meta, cast, lowers
 from .shape import positive, zeros
-from .updates import accumulator, update
+from .updates import accumulator, identity, update
 
 aten = torch.ops.aten
 
@@ -27,15 +26,6 @@ def _at_least_1d(*tensors):
 def _value(value, ndim: int):
     """A number, or a 0-dim tensor shaped to broadcast."""
     return value.reshape((1,) * ndim) if isinstance(value, Tensor) else value
-
-
-def identity(dtype: DType, how: str):
-    """What a slot holds before its first update, where its old value does not count."""
-    if how in ("sum", "mean", "prod"):
-        return 1 if how == "prod" else 0
-    if dtypes.is_float(dtype):
-        return -math.inf if how == "amax" else math.inf
-    return dtype.min if how == "amax" else dtype.max
 
 
 def reduce_into(

@@ -1,9 +1,11 @@
-"""How kernels of our own spread over threads: in full groups where a device has many, not at all where it has few."""
+"""What kernels of our own need: buffers to read and write, and threads, in full groups where a device has many."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tinygrad import Device, Tensor
-from tinygrad.uop.ops import AxisType, UOp
+from tinygrad.uop.ops import AxisType, Ops, UOp
 
 # Where the device has many threads, they come in groups of this many, and at most so many share one row.
 LANES = 32
@@ -29,3 +31,22 @@ def thread_ranges(size: int, axis: int, parallel: bool) -> tuple[UOp, list[UOp]]
         return index, [index]
     group, lane = UOp.range(size // LANES, axis, AxisType.GLOBAL), UOp.range(LANES, axis + 1, AxisType.LOCAL)
     return group * LANES + lane, [group, lane]
+
+
+def fresh(x: Tensor) -> Tensor:
+    """A copy of `x` in a buffer that nothing else reads, so that a kernel may write into it."""
+    buffer = Tensor.empty(*x.shape, dtype=x.dtype, device=x.device).uop
+    return Tensor(buffer.after(buffer.store(x.uop)))
+
+
+def stored(x: Tensor) -> Tensor:
+    """`x` in a buffer that a kernel may read. Constants have none, and expressions may turn out to be constants."""
+    value = x.uop
+    while value.op is Ops.RESHAPE:
+        value = value.src[0]
+    return x if value.op in (Ops.BUFFER, Ops.PARAM, Ops.AFTER) else fresh(x)
+
+
+def call(kernel: Callable[..., UOp], out: Tensor, *inputs: Tensor) -> Tensor:
+    """`out` after a kernel wrote into it; it must be a buffer of its own: `fresh`, `Tensor.empty` or another result."""
+    return Tensor.custom_kernel(out, *(stored(t) for t in inputs), fxn=kernel)[0]

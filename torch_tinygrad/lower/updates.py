@@ -3,7 +3,8 @@
 tinygrad has no scatter. This one is a kernel that walks the updates in order, for every independent lane (the
 dimensions that are not indexed) in parallel: the last write wins and sums are deterministic, as on PyTorch's CPU, no
 atomics are needed, and the cost is the number of updates plus the number of slots. Where lanes alone do not occupy the
-device, its threads also share out the slots: each walks all updates and makes those of its own slots."""
+device, its threads also share out the slots, each walking all updates for its own, or, where one long list of updates
+serves all lanes, they share out the list after sorting it by slot."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from collections.abc import Callable
 
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
-from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
+from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
+from .gather import take_rows
+from .order import sort_order
 from .registry import cast
 from .shape import positions, strides_of
-from .threads import LANES, in_parallel, thread_ranges
+from .threads import LANES, call, fresh, in_parallel, stored, thread_ranges
 
 # Elementwise chains this short are cheaper than a kernel of their own, and fuse with their neighbours.
 UNROLLED_UPDATES = 4
@@ -51,25 +54,6 @@ def accumulator(dtype: DType, how: str) -> DType:
     return dtype
 
 
-def fresh(x: Tensor) -> Tensor:
-    """A copy of `x` in a buffer that nothing else reads, so that a kernel may write into it."""
-    buffer = Tensor.empty(*x.shape, dtype=x.dtype, device=x.device).uop
-    return Tensor(buffer.after(buffer.store(x.uop)))
-
-
-def stored(x: Tensor) -> Tensor:
-    """`x` in a buffer that a kernel may read. Constants have none, and expressions may turn out to be constants."""
-    value = x.uop
-    while value.op is Ops.RESHAPE:
-        value = value.src[0]
-    return x if value.op in (Ops.BUFFER, Ops.PARAM, Ops.AFTER) else fresh(x)
-
-
-def call(kernel: Callable[..., UOp], out: Tensor, *inputs: Tensor) -> Tensor:
-    """`out` after a kernel wrote into it; it must be a buffer of its own: `fresh`, `Tensor.empty` or another result."""
-    return Tensor.custom_kernel(out, *(stored(t) for t in inputs), fxn=kernel)[0]
-
-
 def update(
     base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...] | None = None
 ) -> Tensor:
@@ -82,9 +66,17 @@ def update(
     start, src = cast(base, dtype), cast(src, dtype)
     if box[dim] <= UNROLLED_UPDATES:
         result = _unrolled(start, dim, index, src, how, box)
+    elif in_parallel(base) and _is_one_long_list(base, dim, index, box):
+        result = _sorted(start, dim, index, src, how, box)
     else:
         result = _walked(fresh(start), dim, index, src, how, box)
     return cast(result, base.dtype) if base.dtype != dtypes.bool or dtype == base.dtype else result != 0
+
+
+def _is_one_long_list(base: Tensor, dim: int, index: Tensor, box: tuple[int, ...]) -> bool:
+    """Whether the same many updates go to every lane of `base`, and lanes are few."""
+    whole = all(box[d] == base.shape[d] for d in range(base.ndim) if d != dim)
+    return whole and index.numel() == box[dim] > 2048 and math.prod(box) // box[dim] < THREADS
 
 
 def _unrolled(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...]) -> Tensor:
@@ -112,6 +104,60 @@ def _unrolled(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: s
     return base
 
 
+def identity(dtype: DType, how: str):
+    """What combines into a slot without changing it."""
+    if how in ("sum", "mean", "prod"):
+        return 1 if how == "prod" else 0
+    if dtypes.is_float(dtype):
+        return -math.inf if how == "amax" else math.inf
+    return dtype.min if how == "amax" else dtype.max
+
+
+def _sorted(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...]) -> Tensor:
+    """Updates in the order of their slots, cut into pieces that threads walk side by side. A piece owns the slots that
+    begin in it; what it has for the slot it starts in the middle of goes to a slot of its own, added in the end."""
+    size, count = base.shape[dim], box[dim]
+    before, after = tuple(base.shape[:dim]), tuple(base.shape[dim + 1 :])
+    slot = index.reshape(count).cast(dtypes.int32)
+    slot = (slot < 0).where(slot + size, slot).maximum(0).minimum(size - 1)
+    order = sort_order(stored(slot.cast(dtypes.uint32).reshape(1, count)), bits=size.bit_length()).reshape(count)
+    order = stored(order)
+    slot = stored(take_rows(stored(slot), 0, order))
+    src = src if not isinstance(src, Tensor) or src.shape[dim] == 1 else take_rows(src, dim, order)
+    pieces = count if how == "set" else min(THREADS, math.ceil(count / 32))
+    length = math.ceil(count / pieces)
+    carried, spare = size, size + pieces
+
+    def cut(t: Tensor, axis: int, value: int) -> Tensor:
+        """The updates' axis cut into pieces, filled up with `value`."""
+        fill = pieces * length - count
+        t = t.pad(tuple((0, fill) if d == axis else None for d in range(t.ndim)), value=value) if fill else t
+        return t.reshape(*t.shape[:axis], pieces, length, *t.shape[axis + 1 :])
+
+    if how == "set":
+        following = slot.shrink(((1, count),)).pad(((0, 1),), value=size)
+        target, carried, spare = cut((slot == following).where(size, slot), 0, size), size, size
+    else:
+        cuts = cut(slot, 0, spare)
+        last = cuts.shrink((None, (length - 1, length)))
+        begun = last.shrink(((0, pieces - 1), None)).pad(((1, 0), None), value=spare)
+        target = (cuts == begun).where(positions(pieces, 0, 2) + carried, cuts)
+        target = (cuts == spare).where(spare, target)
+    fill = 0 if how == "set" else identity(base.dtype, how)
+    extra = Tensor.full((*before, spare + 1 - size, *after), fill, dtype=base.dtype, buffer=False)
+    out = fresh(base.cat(extra, dim=dim).reshape(*before, 1, spare + 1, *after))
+    lanes = target.reshape(*(1 for _ in before), pieces, length, *(1 for _ in after))
+    if isinstance(src, Tensor):
+        src = cut(src, dim, 0) if src.shape[dim] > 1 else src.unsqueeze(dim)
+    whole = (*before, pieces, length, *after)
+    out = _walked(out, dim + 1, lanes, src, how, whole).squeeze(dim)
+    if how != "set":
+        carries = fresh(out.shrink(tuple((carried, spare) if d == dim else None for d in range(out.ndim))))
+        at = begun.reshape(*(1 for _ in before), pieces, *(1 for _ in after))
+        out = _walked(out, dim, at, carries, how, (*before, pieces, *after))
+    return out.shrink(tuple((0, size) if d == dim else None for d in range(out.ndim)))
+
+
 def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...]) -> Tensor:
     tensors = [out, index, *([src] if isinstance(src, Tensor) else [])]
     shapes = [tuple(t.shape) for t in tensors]
@@ -128,7 +174,7 @@ def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str,
         at = [UOp.range(s, d, AxisType.LOOP if d == dim else AxisType.WEAK) for d, s in enumerate(box)]
         slot = index[_offset(at, shapes[1])].load().cast(wide)
         slot = (slot < 0).where(slot + size, slot).maximum(0).minimum(size - 1)
-        steps = strides_of(shapes[0])
+        steps = [0 if s == 1 else step for s, step in zip(shapes[0], strides_of(shapes[0]), strict=True)]
         place = sum((at[d] * steps[d] for d in range(len(box)) if d != dim), slot.cast(dtypes.weakint) * steps[dim])
         new = given[0][_offset(at, shapes[2])].load() if given else UOp.const(src, out.dtype)
         owner, shares = thread_ranges(owners, len(box), True) if owners > 1 else (None, [])
