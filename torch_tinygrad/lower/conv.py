@@ -36,8 +36,8 @@ def spread(x: Tensor, stride: Sequence[int]) -> Tensor:
 
 
 def outputs_last(w: Tensor, outputs: int) -> Tensor:
-    """The kernel with its output channels beside each other in memory: on an H200 the copy made convolutions of ResNet
-    sizes 3.5 to 4 times as fast (a float32 3x3 of 64 channels went from 7.4 to 26 TFLOP/s)."""
+    """The kernel with its output channels beside each other in memory: on an H200 the copy made two float32
+    ResNet convolutions 3.5 and 4.1 times as fast (3x3: 64 channels at 56x56, and 128 to 256 with stride 2 at 28x28)."""
     if outputs == 1 or not has_local_threads(w.device):
         return w
     return w.permute(*range(1, w.ndim), 0).contiguous().permute(w.ndim - 1, *range(w.ndim - 1))
