@@ -123,7 +123,7 @@ def _sorted(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str
     order = sort_order(stored(slot.cast(dtypes.uint32).reshape(1, count)), bits=size.bit_length()).reshape(count)
     order = stored(order)
     slot = stored(take_rows(stored(slot), 0, order))
-    src = src if not isinstance(src, Tensor) or src.shape[dim] == 1 else take_rows(src, dim, order)
+    src = src if not isinstance(src, Tensor) or src.shape[dim] == 1 else stored(take_rows(src, dim, order))
     pieces = count if how == "set" else min(THREADS, math.ceil(count / 32))
     length = math.ceil(count / pieces)
     carried, spare = size, size + pieces
