@@ -123,7 +123,8 @@ def index_put(
     if any(i.dtype in (dtypes.bool, dtypes.uint8) for i in given):
         if len(given) > 1:
             raise NotImplementedError("index_put: a mask beside other indices must be turned into its positions first")
-        return _mask_put(x, indices.index(given[0]), given[0] != 0, values, accumulate)
+        at = next(d for d, i in enumerate(indices) if i is not None)
+        return _mask_put(x, at, given[0] != 0, values, accumulate)
     if not given:
         return x + values if accumulate else values.expand(x.shape)
     values = cast(values, x.dtype)

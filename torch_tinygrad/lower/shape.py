@@ -70,7 +70,7 @@ def block_diag(tensors: list[Tensor], *, meta: tuple[Meta, ...]) -> Tensor:
 def repeat(x: Tensor, repeats: list[int]) -> Tensor:
     if 0 in repeats or 0 in x.shape:
         shape = (1,) * (len(repeats) - x.ndim) + tuple(x.shape)
-        return zeros(tuple(s * r for s, r in zip(shape, repeats)), x.dtype)
+        return zeros(tuple(s * r for s, r in zip(shape, repeats, strict=True)), x.dtype)
     return x.repeat(*repeats) if repeats else x
 
 
@@ -85,7 +85,7 @@ def roll(x: Tensor, shifts: list[int], dims: list[int] = ()) -> Tensor:
         return x
     if not dims:
         return _roll_one(x.flatten(), shifts[0], 0).reshape(x.shape)
-    for shift, dim in zip(shifts, dims):
+    for shift, dim in zip(shifts, dims, strict=True):
         x = _roll_one(x, shift, positive(dim, x.ndim))
     return x
 
@@ -306,7 +306,7 @@ def split_copy(x: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
 @lowers(aten.split_with_sizes_copy.default)
 def split_with_sizes_copy(x: Tensor, split_sizes: list[int], dim: int = 0) -> tuple[Tensor, ...]:
     starts = [sum(split_sizes[:i]) for i in range(len(split_sizes))]
-    return tuple(slice_copy(x, dim, start, start + size) for start, size in zip(starts, split_sizes))
+    return tuple(slice_copy(x, dim, start, start + size) for start, size in zip(starts, split_sizes, strict=True))
 
 
 @lowers(aten.unfold_copy.default)
