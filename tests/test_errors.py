@@ -219,6 +219,7 @@ def test_compiler_that_fails_is_an_error_and_values_stay():
         a = torch.arange(6.0, device="tiny")
         b = (a * 2).clone()
         print(b.tolist())
+        working = os.environ.get("CC")
         os.environ["CC"] = "/bin/false"
         from tinygrad.helpers import getenv
         getenv.cache_clear()
@@ -229,12 +230,17 @@ def test_compiler_that_fails_is_an_error_and_values_stay():
         except Exception as error:
             print("error:", type(error).__name__)
         print(a.tolist(), b.tolist())
+        del os.environ["CC"]
+        os.environ.update({"CC": working} if working else {})
+        getenv.cache_clear()
+        print((b.cos() - b.cos() + a).tolist() == a.tolist())
         """,
         CACHELEVEL="0",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "error:" in done.stdout and "no error" not in done.stdout
-    assert done.stdout.splitlines()[-1] == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0] [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]"
+    values, afterwards = done.stdout.splitlines()[-2:]
+    assert values == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0] [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]" and afterwards == "True"
 
 
 def test_missing_compiler_names_both_remedies():
