@@ -7,6 +7,9 @@ import os
 import torch
 
 
+_kernels: torch.library.Library | None = None
+
+
 def load() -> None:
     """Cheap, as it runs in every `import torch`: tinygrad is imported only when a tensor is made on the device."""
     from . import _C, tiny
@@ -25,7 +28,7 @@ def prepare() -> None:
     from .engine import clang
 
     clang.provide()
-    from . import _C, ops
+    from . import _C, data_dependent, ops
     from .engine.compile import compile_trace
     from .engine.devices import download, is_host, new_buffer, upload
     from .trace.nodes import Number, Region, Storage, Trace
@@ -43,7 +46,10 @@ def prepare() -> None:
         "Trace": Trace,
     }
     _C.set_up(hooks, is_host())
+    global _kernels
+    _kernels = data_dependent.register()
     _C.register_recorder(ops.recorded_names())
+    _print_from_the_cpu()
     register_optimizer_step_post_hook(_after_optimizer_step)
 
 
@@ -54,3 +60,15 @@ def _after_optimizer_step(optimizer, args, kwargs) -> None:
     devices = {p.device for group in optimizer.param_groups for p in group["params"] if p.device.type == "tiny"}
     for device in devices:
         _C.flush(device.index, "an optimizer step")
+
+
+def _print_from_the_cpu() -> None:
+    """PyTorch formats a tensor element by element: one copy to the CPU first saves a flush for each."""
+    from torch import _tensor_str
+
+    format_values = _tensor_str._tensor_str
+
+    def formatted(self: torch.Tensor, indent: int) -> str:
+        return format_values(self.cpu() if self.device.type == "tiny" else self, indent)
+
+    _tensor_str._tensor_str = formatted

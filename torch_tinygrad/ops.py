@@ -74,6 +74,6 @@ def recorded_names() -> list[str]:
                 overload = overload_of(name)
             except (AttributeError, RuntimeError):
                 continue
-            if not overload.is_view:
+            if not overload.is_view and torch.Tag.inplace_view not in overload.tags:
                 names.append(name.removeprefix("aten::"))
     return names

@@ -113,6 +113,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
     copy_up(self, on_host(source.resolve_conj().resolve_neg(), "a copy to another device").clone(), non_blocking);
     return self;
   }
+  at::assert_no_partial_overlap(self, source);
   if (!same_region(self, source)) record_copy(self, source.resolve_conj().resolve_neg(), non_blocking);
   return self;
 }

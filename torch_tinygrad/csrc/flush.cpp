@@ -93,33 +93,57 @@ Entry& add(Family& family, const Trace& trace) {
   return family.entries.back();
 }
 
-// Takes a node that cannot be compiled, and all that depend on it, out of the trace. What only they would have written
-// is marked as lost; what they would have changed keeps its value.
-void drop_failed(Trace& trace, size_t failed, const std::string& message) {
-  std::vector<bool> lost(trace.storages.size(), false), written(trace.storages.size(), false);
-  std::vector<Node> kept;
-  for (size_t n = 0; n < trace.nodes.size(); n++) {
-    const Node& node = trace.nodes[n];
-    bool bad = n == failed;
-    for (uint32_t r = node.args; r < node.outs; r++)
-      if (trace.refs[r].kind == ArgRef::Kind::Region) bad |= lost[trace.regions[trace.refs[r].index].storage];
-    if (!bad) kept.push_back(node);
-    for (uint32_t r = node.outs; r < node.end; r++) {
-      if (trace.refs[r].kind != ArgRef::Kind::Region) continue;
-      const int32_t storage = trace.regions[trace.refs[r].index].storage;
-      if (!bad) {
-        written[storage] = true;
-      } else if (!written[storage] && trace.storages[storage]->buffer == nullptr) {
-        lost[storage] = true;
+// Something in the trace cannot be compiled. Runs the nodes in smaller and smaller parts until the one to blame stands
+// alone. What only it would have written, and what depends on that, is lost; what it would have changed keeps its value.
+class Isolation {
+ public:
+  Isolation(Trace& trace, std::string message) : trace_(trace), message_(std::move(message)), all_(trace.nodes) { trace.keep_all = true; }
+  ~Isolation() { trace_.keep_all = false; }
+
+  void run(size_t begin, size_t end) {
+    if (begin == end || (end - begin == 1 && reads_lost(all_[begin]))) {
+      if (begin != end) lose(all_[begin]);
+      return;
+    }
+    trace_.nodes.clear();
+    for (size_t n = begin; n < end; n++)
+      if (!reads_lost(all_[n])) {
+        trace_.nodes.push_back(all_[n]);
+      } else {
+        lose(all_[n]);
       }
+    try {
+      compile(trace_, std::vector<bool>(trace_.numbers.size(), false))->run(trace_);
+    } catch (const CompileFailed& failure) {
+      if (failure.passing) throw;
+      if (end - begin == 1) return lose(all_[begin]);
+      const size_t middle = begin + (end - begin) / 2;
+      run(begin, middle);
+      run(middle, end);
     }
   }
-  for (size_t i = 0; i < lost.size(); i++)
-    if (lost[i] && !written[i]) trace.storages[i]->lost = message;
-  trace.nodes = std::move(kept);
-  static uint64_t drops = 0;
-  trace.key.add(++drops);
-}
+
+ private:
+  template <class F>
+  void each_storage(uint32_t begin, uint32_t end, F&& f) {
+    for (uint32_t r = begin; r < end; r++)
+      if (trace_.refs[r].kind == ArgRef::Kind::Region) f(*trace_.storages[trace_.regions[trace_.refs[r].index].storage]);
+  }
+  bool reads_lost(const Node& node) {
+    bool lost = false;
+    each_storage(node.args, node.outs, [&](Storage& storage) { lost |= !storage.lost.empty(); });
+    return lost;
+  }
+  void lose(const Node& node) {
+    each_storage(node.outs, node.end, [&](Storage& storage) {
+      if (storage.buffer == nullptr) storage.lost = message_;
+    });
+  }
+
+  Trace& trace_;
+  std::string message_;
+  std::vector<Node> all_;
+};
 
 void flush_trace(Trace& trace, const char* reason) {
   if (trace.nodes.empty()) {
@@ -132,8 +156,14 @@ void flush_trace(Trace& trace, const char* reason) {
   const bool hit = entry != nullptr;
   try {
     if (!hit) entry = &add(family, trace);
-  } catch (const NodeFailed& failure) {
-    drop_failed(trace, failure.node, failure.message);
+  } catch (const CompileFailed& failure) {
+    if (!failure.passing) {
+      const PythonError cause;
+      const size_t count = trace.nodes.size();
+      Isolation(trace, failure.message).run(0, count);
+      trace.clear();
+      cause.rethrow();
+    }
     throw_python_error();
   }
   entry->last_use = ++uses;

@@ -61,7 +61,7 @@ class TraceExport {
       nodes.append(py::make_tuple(node.op->name, args, outs, writes));
     }
     for (const auto& storage : trace_.storages)
-      storages.append(up->Storage(storage->nbytes, storage->buffer != nullptr, storage->live.load()));
+      storages.append(up->Storage(storage->nbytes, storage->buffer != nullptr, storage->live.load() || trace_.keep_all));
     for (const Number& number : trace_.numbers) numbers.append(number_value(number));
     return up->Trace(nodes, storages, numbers);
   }
@@ -183,10 +183,11 @@ std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& va
   try {
     result = the_up().compile(TraceExport(trace).make(), positions, static_cast<int>(trace.device));
   } catch (py::error_already_set& error) {
-    if (!py::hasattr(error.value(), "tiny_node")) throw;
-    NodeFailed failure;
-    failure.node = error.value().attr("tiny_node").cast<size_t>();
+    CompileFailed failure;
     failure.message = py::str(error.value()).cast<std::string>();
+    failure.passing = !PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception) || error.matches(PyExc_MemoryError) ||
+                      error.matches(PyExc_OSError) || py::hasattr(error.value(), "returncode");
+    if (py::hasattr(error.value(), "tiny_node")) failure.node = error.value().attr("tiny_node").cast<int64_t>();
     error.restore();
     PyErr_Fetch(&failed_type, &failed_value, &failed_traceback);
     throw failure;
@@ -201,9 +202,19 @@ std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& va
   return program;
 }
 
+PythonError::PythonError() : type_(failed_type), value_(failed_value), traceback_(failed_traceback) {
+  failed_type = failed_value = failed_traceback = nullptr;
+}
+
+void PythonError::rethrow() const {
+  failed_type = type_, failed_value = value_, failed_traceback = traceback_;
+  throw_python_error();
+}
+
 void throw_python_error() {
   py::gil_scoped_acquire gil;
   PyErr_Restore(failed_type, failed_value, failed_traceback);
+  failed_type = failed_value = failed_traceback = nullptr;
   python_error error;
   error.persist();
   throw std::move(error);

@@ -31,13 +31,23 @@ void warn_fallback(const std::string& name);
 // Compiles a trace; `varying` are the positions of numbers that changed since it was last compiled.
 std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying);
 
-// Thrown by `compile` when one node cannot be lowered.
-struct NodeFailed : std::exception {
-  size_t node;
+// Thrown by `compile`; the Python error is kept for throw_python_error.
+struct CompileFailed : std::exception {
   std::string message;
+  int64_t node = -1;     // the node that could not be lowered, if it was one
+  bool passing = false;  // an interrupt, no memory, no compiler: the same trace may compile later
 };
+[[noreturn]] void throw_python_error();  // rethrows the Python error behind the last CompileFailed
 
-[[noreturn]] void throw_python_error();  // rethrows the Python error behind the last NodeFailed
+// Holds that error while other work is done.
+class PythonError {
+ public:
+  PythonError();
+  [[noreturn]] void rethrow() const;
+
+ private:
+  _object *type_, *value_, *traceback_;
+};
 
 // Buffers. On a device that shares the host's memory these are plain memory; elsewhere the engine makes them.
 bool is_host(c10::DeviceIndex device);

@@ -5,7 +5,8 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/select.h>
 #include <Python.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -122,6 +123,7 @@ struct Call {
   Hash key;
   c10::DeviceIndex device = -1;
   bool aliased = false;  // something written shares its storage with another argument
+  bool masked = false;   // an index is a mask
 };
 
 void check_device(Call& call, const at::Tensor& t, size_t argument) {
@@ -188,6 +190,40 @@ void hash_scalar_kind(Hash& key, const c10::IValue& value) {
   key.add(uint64_t{20} + (value.isDouble() ? 1 : value.isInt() ? 2 : value.isBool() ? 3 : value.isComplexDouble() ? 4 : 5));
 }
 
+bool is_mask(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && (value.toTensor().scalar_type() == at::kBool || value.toTensor().scalar_type() == at::kByte);
+}
+
+// Masks among indices. Reading through one gives a shape that depends on values: it becomes the places of its ones.
+// Writing through one does not, and stays lazy.
+void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
+  c10::List<std::optional<at::Tensor>> expanded;
+  int64_t dim = 0;
+  bool any = false;
+  for (const auto& value : slot.toListRef()) {
+    if (!is_mask(value)) {
+      expanded.push_back(value.isNone() ? std::nullopt : std::optional<at::Tensor>(value.toTensor()));
+      dim++;
+      continue;
+    }
+    any = true;
+    const at::Tensor mask = value.toTensor();
+    for (int64_t j = 0; j < mask.dim(); j++)
+      TORCH_CHECK_INDEX(dim + j < self.dim() && mask.size(j) == self.size(dim + j), "The shape of the mask ", mask.sizes(), " at index ", j,
+                        " does not match the shape of the indexed tensor ", self.sizes(), " at index ", dim + j);
+    if (call.info.writes) {
+      expanded.push_back(mask);
+      dim += mask.dim();
+      continue;
+    }
+    const at::Tensor places = mask.to(self.device()).nonzero();
+    for (int64_t j = 0; j < mask.dim(); j++) expanded.push_back(places.select(1, j));
+    dim += mask.dim();
+  }
+  call.masked = any && call.info.writes;
+  if (any && !call.info.writes) slot = expanded;
+}
+
 // First pass over the arguments: checks devices, collects tensors, computes the key of the inference.
 void gather(Call& call, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& stack, size_t base) {
   call.key = call.info.hash;
@@ -218,6 +254,7 @@ void gather(Call& call, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& stac
           call.key.add(uint64_t{1});
           break;
         }
+        if (call.info.index) expand_masks(call, slot, stack[base].toTensor());
         auto list = slot.toList();
         call.key.add(list.size());
         for (size_t k = 0; k < list.size(); k++) {
@@ -362,7 +399,14 @@ Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
   const std::vector<at::Tensor> before = metas.all();
   std::vector<Shape> shapes;
   for (const auto& t : before) shapes.push_back(shape_of(t));
-  infer_on_meta(call.info, stack);
+  if (call.masked) {
+    const at::Tensor &self = stack[0].toTensor(), &values = stack[2].toTensor();
+    TORCH_CHECK(self.scalar_type() == values.scalar_type(), "Index put requires the source and destination dtypes match, got ",
+                      self.scalar_type(), " for the destination and ", values.scalar_type(), " for the source.");
+    stack.resize(1);  // written in place: the result is the first argument
+  } else {
+    infer_on_meta(call.info, stack);
+  }
 
   Inferred inferred;
   for (const auto& value : stack) {

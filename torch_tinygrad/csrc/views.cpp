@@ -77,6 +77,11 @@ at::Tensor& set_(at::Tensor& self) {
   return self;
 }
 
+bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
+  return self.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() && self.storage_offset() == other.storage_offset() &&
+         self.sizes() == other.sizes() && self.strides() == other.strides();
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -93,6 +98,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage_storage_offset", set_storage_);
   m.impl("set_.source_Tensor", at::native::set_tensor_);
   m.impl("set_", set_);
+  m.impl("is_set_to", is_set_to);
 }
 
 }  // namespace tiny

@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-from torch_tinygrad.lower.graph import NodeError, build
-from torch_tinygrad.trace.coalesce import drop_dead
+from torch_tinygrad.lower.graph import NodeError, build, can_lift
+from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.forms import reduce_forms
 from torch_tinygrad.trace.nodes import Trace
 from torch_tinygrad.trace.reroll import reroll
@@ -22,7 +22,7 @@ from .schedule import schedule
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True):
     trace = Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers)
     if simplify:
-        trace = reroll(drop_dead(trace))
+        trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift)
     return build(trace, varying, device, contractions.prefers_aten)
 
 

@@ -58,9 +58,13 @@ def schema_of(op: str):
     return [(a.name, a.kwarg_only, "Tensor" in str(a.type)) for a in overload_of(op)._schema.arguments]
 
 
-def lifts_of(op: str) -> frozenset[str]:
+def can_lift(op: str, argument: int) -> bool:
+    """Whether the lowering takes a tensor for a number in this place."""
     lowering = LOWERINGS.get(op)
-    return lowering.lifts if lowering is not None else frozenset()
+    if lowering is None:
+        return False
+    name, _, is_tensor = schema_of(op)[argument]
+    return is_tensor or name in lowering.lifts
 
 
 def build(trace: Trace, varying: set[int], device: str, prefers_aten) -> Graph:

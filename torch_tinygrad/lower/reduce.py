@@ -68,22 +68,27 @@ def mean_dim(x, dim, keepdim=False, *, meta):
 
 
 def sortable(x: Tensor) -> Tensor:
-    """Integers in the order of x, where any nan is the largest (and -0.0 < 0.0)."""
-    if x.dtype == dtypes.bool:
-        return x.cast(dtypes.int32)
-    if not dtypes.is_float(x.dtype):
-        return x.cast(dtypes.int32) if x.dtype.itemsize < 4 else x
-    x = x.cast(widen(x.dtype))
-    integer = m.float_bits(x.dtype)
-    bits = x.isnan().where(m.constant(m.NAN, x.dtype), x).bitcast(integer)
-    return bits ^ ((bits < 0).where(integer.max, 0))
+    """Unsigned integers in the order of x, where any nan is the largest (and -0.0 < 0.0)."""
+    if x.dtype == dtypes.bool or dtypes.is_unsigned(x.dtype):
+        return x if x.dtype == dtypes.uint64 else x.cast(dtypes.uint32)
+    if dtypes.is_float(x.dtype):
+        x = x.cast(widen(x.dtype))
+        x = x.isnan().where(m.constant(m.NAN, x.dtype), x)
+    elif x.dtype != dtypes.int64:
+        x = x.cast(dtypes.int32)
+    unsigned, top = (dtypes.uint64, 1 << 63) if x.dtype.itemsize == 8 else (dtypes.uint32, 1 << 31)
+    bits = x.bitcast(unsigned)
+    return (bits < top).where(bits ^ top, ~bits) if dtypes.is_float(x.dtype) else bits ^ top
 
 
 def unsortable(key: Tensor, dtype: DType) -> Tensor:
     """The values whose `sortable` integers these are, in the dtype they are computed in."""
-    if not dtypes.is_float(dtype):
+    if dtype == dtypes.bool or dtypes.is_unsigned(dtype):
         return key.cast(dtype)
-    return (key ^ ((key < 0).where(key.dtype.max, 0))).bitcast(widen(dtype))
+    top, signed = 1 << (key.dtype.bitsize - 1), {4: dtypes.int32, 8: dtypes.int64}[key.dtype.itemsize]
+    if not dtypes.is_float(dtype):
+        return (key ^ top).bitcast(signed).cast(dtype)
+    return (key < top).where(~key, key ^ top).bitcast(widen(dtype))
 
 
 def largest(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
@@ -107,9 +112,9 @@ def first_largest(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     position = m.index_range(count, dtypes.int64 if count > 2**31 else dtypes.int32)
     backward = ((count - 1) - position).reshape(tuple(count if i == axis else 1 for i in range(x.ndim)))
     key = sortable(x)
-    if key.dtype == dtypes.int32 and count < 2**31:
-        packed = (key.cast(dtypes.int64) * 2**32 + backward.cast(dtypes.int64)).max(axis, keepdim=True)
-        best, index = (packed >> 32).cast(dtypes.int32), (packed & 0xFFFFFFFF)
+    if key.dtype == dtypes.uint32 and count < 2**31:
+        packed = ((key.cast(dtypes.uint64) << 32) | backward.cast(dtypes.uint64)).max(axis, keepdim=True)
+        best, index = (packed >> 32).cast(dtypes.uint32), packed & 0xFFFFFFFF
     else:
         best = key.max(axis, keepdim=True)
         index = key.eq(best).where(backward, -1).max(axis, keepdim=True)

@@ -15,7 +15,9 @@ from tinygrad.uop.ops import UOp
 from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region, Storage
 
-from .registry import LOWERINGS, TO_TINY
+from .gather import take_flat
+from .registry import TO_TINY
+from .updates import update
 
 # A value with more patches than this is written whole.
 MAX_PATCHES = 16
@@ -84,7 +86,7 @@ class Flat:
         plan = geometry.read_plan(n, region.size, region.stride, region.offset)
         if plan is not None:
             return apply(flat, plan)
-        return LOWERINGS["aten::index.Tensor"]([flat, [index_of(region)]], {}).reshape(region.size)
+        return take_flat(flat, index_of(region))
 
     def write(self, region: Region, value: Tensor) -> None:
         if region.numel == 0:
@@ -99,8 +101,7 @@ class Flat:
         self.load(dtype)
         if plan is None:
             self._merge_patches()
-            flat = self.typed(dtype)
-            self.value = LOWERINGS["aten::index_put"]([flat, [index_of(region).flatten()], value.flatten(), False], {})
+            self.value = update(self.typed(dtype), 0, index_of(region).flatten(), value.flatten(), "set")
         elif self.value is None:
             self.value = apply(value, plan)
         elif self.is_patched_buffer(dtype):
@@ -108,6 +109,7 @@ class Flat:
             if len(self.patches) > MAX_PATCHES:
                 self._merge_patches()
         else:
+            self._merge_patches()
             self.value = self._composed(self.typed(dtype), region, value)
 
     def is_patched_buffer(self, dtype: DType) -> bool:

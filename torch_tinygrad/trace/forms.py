@@ -16,8 +16,6 @@ from .nodes import Node
 # Functional operators whose name does not follow from the in-place one's.
 _RENAMED = {
     "aten::normal_": "aten::normal_functional",
-    "aten::_index_put_impl_": "aten::index_put",
-    "aten::squeeze_": "aten::squeeze",
 }
 
 # What one element of a foreach overload computes: by operator, by overload.

@@ -1,0 +1,110 @@
+"""Operators whose result's shape depends on values: they count on the device, read one number, and go on lazily."""
+
+from __future__ import annotations
+
+import torch
+
+aten = torch.ops.aten
+
+
+def nonzero(x: torch.Tensor) -> torch.Tensor:
+    return aten.nonzero_static(x, size=int(torch.count_nonzero(x)))
+
+
+def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    if mask.dtype is not torch.bool:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
+    x, mask = torch.broadcast_tensors(x, mask)
+    return x.reshape(-1).index_select(0, nonzero(mask.reshape(-1)).reshape(-1))
+
+
+def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.dtype != b.dtype:
+        raise RuntimeError(f"Expected object of data type {a.dtype} but got data type {b.dtype} for argument 'other' in call to equal")
+    return a.shape == b.shape and bool((a == b).all())
+
+
+def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    ends = repeats.cumsum(0)
+    if output_size is None:
+        lowest, total = torch.stack([repeats.min().long(), ends[-1]]).tolist() if repeats.numel() else (0, 0)
+        if lowest < 0:
+            raise RuntimeError("repeats can not be negative")
+        output_size = int(total)
+    places = torch.arange(output_size, device=repeats.device, dtype=ends.dtype)
+    return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
+
+
+def _runs(ordered: torch.Tensor, inverse: bool, counts: bool):
+    """Distinct neighbours of a 1-D tensor: the values, which of them each element is, how long each run is."""
+    n = ordered.numel()
+    starts = torch.ones(n, dtype=torch.bool, device=ordered.device)
+    if n > 1:
+        starts[1:] = ordered[1:] != ordered[:-1]
+    first = nonzero(starts).reshape(-1)
+    values = ordered.index_select(0, first)
+    which = starts.cumsum(0) - 1 if inverse else None
+    ends = torch.cat([first[1:], torch.full((1,), n, dtype=first.dtype, device=first.device)]) if n else first
+    return values, which, ends - first if counts else None
+
+
+def _empty(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.int64, device=x.device)
+
+
+def unique2(x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False):
+    ordered, order = x.reshape(-1).sort(stable=True)
+    values, which, counts = _runs(ordered, return_inverse, return_counts)
+    inverse = _empty(x)
+    if which is not None:
+        inverse = torch.empty_like(which).scatter_(0, order, which).reshape(x.shape)
+    return values, inverse, _empty(x) if counts is None else counts
+
+
+def unique_consecutive(x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None):
+    if dim is not None and x.dim() > 1:
+        return tuple(t.to(x.device) for t in aten.unique_consecutive(x.cpu(), return_inverse, return_counts, dim))
+    values, which, counts = _runs(x.reshape(-1), return_inverse, return_counts)
+    inverse = _empty(x) if which is None else which.reshape(x.shape)
+    return values, inverse, _empty(x) if counts is None else counts
+
+
+def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    if x.dim() != 1 or x.is_floating_point() or x.dtype is torch.bool:
+        aten.bincount(x.cpu(), None if weights is None else weights.cpu(), minlength)  # raises
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
+    if x.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=x.device)
+    lowest, highest = torch.stack(torch.aminmax(x)).tolist()
+    if lowest < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if weights is not None and weights.shape != x.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    out = torch.zeros(max(int(highest) + 1, minlength), dtype=dtype, device=x.device)
+    ones = torch.ones((), dtype=dtype, device=x.device).expand(x.shape) if weights is None else weights.to(dtype)
+    return out.index_add_(0, x.long(), ones)
+
+
+KERNELS = {
+    "nonzero": nonzero,
+    "masked_select": masked_select,
+    "equal": equal,
+    "repeat_interleave.Tensor": repeat_interleave,
+    "_unique2": unique2,
+    "unique_consecutive": unique_consecutive,
+    "bincount": bincount,
+}
+
+
+def register() -> torch.library.Library:
+    """Registers the kernels; they stay while the library object does."""
+    library = torch.library.Library("aten", "IMPL")
+    for name, kernel in KERNELS.items():
+        library.impl(name, kernel, "PrivateUse1")
+    return library
