@@ -10,7 +10,7 @@ from tinygrad import Tensor, dtypes
 
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.arithmetic import log_add
-from torch_tinygrad.lower.maths import widen
+from torch_tinygrad.lower.maths import widen, widest_float
 from torch_tinygrad.lower.reduce import reversed_order, sortable, unsortable
 from torch_tinygrad.lower.registry import lowers
 
@@ -63,7 +63,9 @@ def cumsum(x, dim, *, meta):
 
 @lowers(aten.cumprod.default)
 def cumprod(x, dim, *, meta):
-    return scan(x.cast(widen(meta[0].tiny)), dim, lambda t: t.cumprod(-1), lambda a, b: a * b, 1)
+    # long float products drift in float32; the CPU, too, accumulates them in float64
+    dtype = widest_float() if meta[0].dtype.is_floating_point else meta[0].tiny
+    return scan(x.cast(dtype), dim, lambda t: t.cumprod(-1), lambda a, b: a * b, 1)
 
 
 @lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
