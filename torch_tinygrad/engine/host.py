@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from tinygrad import Device
-from tinygrad.engine.realize import compile_linear, estimate_uop, get_call_arg_uops, get_runtime
+from tinygrad.engine.realize import estimate_uop, get_call_arg_uops, get_runtime
 from tinygrad.helpers import Context, to_tuple
 from tinygrad.uop.ops import Ops, UOp, buffers
 
@@ -14,7 +14,7 @@ from torch_tinygrad.lower.registry import Meta
 from torch_tinygrad.trace.forms import overload_of
 
 from .memory import plan
-from .schedule import Schedule
+from .schedule import Schedule, base_buffer
 
 INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT = range(6)
 
@@ -26,21 +26,11 @@ def contiguous_strides(shape: tuple[int, ...]) -> list[int]:
     return strides
 
 
-def base_buffer(uop: UOp) -> tuple[UOp, int]:
-    """The buffer a kernel argument lies in, and its byte offset there."""
-    view = uop.contiguous_view()
-    if view is None:
-        raise RuntimeError(f"a kernel argument that is no buffer: {uop.op}")
-    buffer, offset = view
-    return buffer, int(offset) * buffer.dtype.itemsize
-
-
 def assemble(schedule: Schedule) -> _C.HostProgram:
     """Compiles the kernels and lays everything out."""
     graph = schedule.graph
     program = _C.HostProgram()
-    linear = compile_linear(UOp(Ops.LINEAR, src=tuple(schedule.calls)))
-    calls = [(call, [base_buffer(b) for b in get_call_arg_uops(call)]) for call in linear.src]
+    calls = [(call, [base_buffer(b) for b in get_call_arg_uops(call)]) for call in schedule.calls]
 
     # Temporaries: buffers that are neither inputs nor outputs.
     lifetimes: dict[UOp, list[int]] = {}
@@ -53,9 +43,9 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     offsets, program.arena = plan([(*lifetimes[b], b.max_numel() * b.dtype.itemsize) for b in temporaries])
     arena = dict(zip(temporaries, offsets, strict=True))
     used = {buffer for _, arguments in calls for buffer, _ in arguments}
-    inputs = [b for b in schedule.inputs if b in used]
+    inputs = list(dict.fromkeys(schedule.inputs[b] for b in schedule.inputs if b in used))
     outputs = list(schedule.outputs)
-    input_index = {b: i for i, b in enumerate(inputs)}
+    input_index = {b: inputs.index(number) for b, number in schedule.inputs.items() if b in used}
     output_index = {b: i for i, b in enumerate(outputs)}
     held = []
 
@@ -101,7 +91,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             description.append(f"aten {step.op}")
         else:
             raise RuntimeError(f"a step that the host cannot run: {kind.op}")
-    program.inputs = [schedule.inputs[b] for b in inputs]
+    program.inputs = inputs
     program.outputs = [(schedule.outputs[b], graph.flats[schedule.outputs[b]].storage.nbytes) for b in outputs]
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})

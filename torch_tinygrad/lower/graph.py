@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -17,6 +18,14 @@ from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace
 from .random import Random
 from .registry import LOWERINGS, TO_TINY, Meta
 from .storages import Flat
+from .threads import writing_in_place
+
+
+# Operators that change a few elements of their first argument.
+UPDATES = {
+    "aten::index_put", "aten::_index_put_impl", "aten::index_copy", "aten::index_add", "aten::index_fill.int_Scalar",
+    "aten::index_fill.int_Tensor", "aten::scatter.src", "aten::scatter.value", "aten::scatter_add",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,10 @@ class AtenStep:
     inputs: tuple[Meta, ...]
     results: tuple[Meta | None, ...]
     is_fallback: bool
+
+    def count_results(self) -> int:
+        """How many of the step's buffers are results: empty ones have none."""
+        return sum(m is not None and prod(m.shape) > 0 for m in self.results)
 
 
 @dataclass
@@ -180,6 +193,13 @@ class _Builder:
             seed, offset = (n.position for n in node.args[-2:])
             extra["rng"] = Random(self.lift([seed], False).reshape(()), self.lift([offset], False).reshape(()))
         result = lowering(positional, keyword, **extra)
+        if node.op in UPDATES and node.args[0] == node.outs[0]:
+
+            def in_place(state: Tensor) -> Tensor:
+                with writing_in_place():
+                    return lowering([state, *positional[1:]], keyword, **extra)
+
+            return self.graph.flats[node.outs[0].storage].update(node.outs[0], result, in_place)
         self.write(node, list(result) if isinstance(result, (tuple, list)) else [result])
 
     def aten(self, node: Node, is_fallback: bool) -> None:
@@ -203,9 +223,9 @@ class _Builder:
         self.graph.steps.append(AtenStep(node.op, arguments, tuple(paths), tuple(metas), results, is_fallback))
         function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
         buffers = [
-            UOp.new_buffer(self.graph.device, max(1, _count(m)), m.tiny) if m is not None and _count(m) else None for m in results
+            UOp.new_buffer(self.graph.device, max(1, prod(m.shape)), m.tiny) if m is not None and prod(m.shape) else None for m in results
         ]
-        laid_out = [i.contiguous().uop for i, m in zip(inputs, metas, strict=True) if _count(m)]
+        laid_out = [i.contiguous().uop for i, m in zip(inputs, metas, strict=True) if prod(m.shape)]
         outputs = [b for b in buffers if b is not None]
         if not outputs:
             return self.write(node, [None if m is None else Tensor.zeros(m.shape, dtype=m.tiny) for m in results])
@@ -219,9 +239,3 @@ class _Builder:
         )
         return None
 
-
-def _count(meta: Meta) -> int:
-    n = 1
-    for s in meta.shape:
-        n *= s
-    return n

@@ -6,6 +6,7 @@ buffer is kept as a patch: later reads see it, and in the end only the patch is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tinygrad import Tensor, dtypes
@@ -39,6 +40,16 @@ def index_of(region: Region) -> Tensor:
     return index.expand(region.size)
 
 
+@dataclass(frozen=True)
+class Patch:
+    """A part of a buffer that was written. `update`, where there is one, writes it into the buffer's current state
+    itself, touching only what changes; `value` is what the region then holds."""
+
+    region: Region
+    value: Tensor
+    update: Callable[[Tensor], Tensor] | None = None
+
+
 @dataclass
 class Flat:
     """The value of one storage at a point of the trace."""
@@ -47,7 +58,7 @@ class Flat:
     device: str
     buffer: UOp | None = None  # the buffer it had before the trace, as an input
     value: Tensor | None = None  # what it holds; None while nothing was ever written
-    patches: list[tuple[Region, Tensor]] = field(default_factory=list)
+    patches: list[Patch] = field(default_factory=list)
     written: bool = False
 
     def count(self, dtype: DType) -> int:
@@ -76,10 +87,10 @@ class Flat:
         if region.numel == 0:
             return Tensor.zeros(region.size, dtype=dtype, device=self.device)
         flat = self.typed(dtype)
-        for patch, value in reversed(self.patches):
-            if patch == region:
-                return value
-            if patch.dtype != region.dtype or geometry.overlaps(patch, region):
+        for patch in reversed(self.patches):
+            if patch.region == region:
+                return patch.value
+            if patch.region.dtype != region.dtype or geometry.overlaps(patch.region, region):
                 flat = self._patched(dtype)
                 break
         n = self.count(dtype)
@@ -105,12 +116,23 @@ class Flat:
         elif self.value is None:
             self.value = apply(value, plan)
         elif self.is_patched_buffer(dtype):
-            self.patches = [p for p in self.patches if p[0] != region] + [(region, value)]
+            self.patches = [p for p in self.patches if p.region != region or p.update] + [Patch(region, value)]
             if len(self.patches) > MAX_PATCHES:
                 self._merge_patches()
         else:
             self._merge_patches()
             self.value = self._composed(self.typed(dtype), region, value)
+
+    def update(self, region: Region, value: Tensor, in_place: Callable[[Tensor], Tensor]) -> None:
+        """A write of the whole storage that changes little of it: `in_place` does so in the buffer itself."""
+        dtype = TO_TINY[region.dtype]
+        self.load(dtype)
+        whole = region.offset == 0 and region.numel == self.count(dtype) and geometry.is_contiguous(region.size, region.stride)
+        if whole and self.is_patched_buffer(dtype) and not self.patches:
+            self.written = True
+            self.patches = [Patch(region, value, in_place)]
+        else:
+            self.write(region, value)
 
     def is_patched_buffer(self, dtype: DType) -> bool:
         return self.buffer is not None and self.value is not None and self.value.uop is self.buffer and self.buffer.dtype == dtype
@@ -123,12 +145,12 @@ class Flat:
 
     def _patched(self, dtype: DType) -> Tensor:
         """The whole value with the patches in place."""
-        flat = self.typed(TO_TINY[self.patches[0][0].dtype])
-        for region, value in self.patches:
-            flat = self._composed(flat, region, value)
+        flat = self.typed(TO_TINY[self.patches[0].region.dtype])
+        for patch in self.patches:
+            flat = self._composed(flat, patch.region, patch.value)
         return Flat(self.storage, self.device, value=flat).typed(dtype)
 
     def _merge_patches(self) -> None:
         """From here on the storage is a whole new value."""
         if self.patches:
-            self.value, self.patches = self._patched(TO_TINY[self.patches[0][0].dtype]), []
+            self.value, self.patches = self._patched(TO_TINY[self.patches[0].region.dtype]), []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import contextmanager
 
 from tinygrad import Device, Tensor
 from tinygrad.uop.ops import AxisType, Ops, UOp
@@ -33,18 +34,42 @@ def thread_ranges(size: int, axis: int, parallel: bool) -> tuple[UOp, list[UOp]]
     return group * LANES + lane, [group, lane]
 
 
+_in_place = False
+
+
+@contextmanager
+def writing_in_place():
+    """Inside, a tensor that is a buffer may be written as it is: `fresh` does not copy it."""
+    global _in_place
+    before, _in_place = _in_place, True
+    try:
+        yield
+    finally:
+        _in_place = before
+
+
+def is_writing_in_place() -> bool:
+    return _in_place
+
+
 def fresh(x: Tensor) -> Tensor:
     """A copy of `x` in a buffer that nothing else reads, so that a kernel may write into it."""
+    if _in_place and is_stored(x):
+        return x
     buffer = Tensor.empty(*x.shape, dtype=x.dtype, device=x.device).uop
     return Tensor(buffer.after(buffer.store(x.uop)))
 
 
 def stored(x: Tensor) -> Tensor:
     """`x` in a buffer that a kernel may read. Constants have none, and expressions may turn out to be constants."""
+    return x if is_stored(x) else fresh(x)
+
+
+def is_stored(x: Tensor) -> bool:
     value = x.uop
     while value.op is Ops.RESHAPE:
         value = value.src[0]
-    return x if value.op in (Ops.BUFFER, Ops.PARAM, Ops.AFTER) else fresh(x)
+    return value.op in (Ops.BUFFER, Ops.PARAM, Ops.AFTER)
 
 
 def call(kernel: Callable[..., UOp], out: Tensor, *inputs: Tensor) -> Tensor:

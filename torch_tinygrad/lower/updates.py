@@ -19,7 +19,7 @@ from .gather import take_rows
 from .order import sort_order
 from .registry import cast
 from .shape import positions, strides_of
-from .threads import LANES, call, fresh, in_parallel, stored, thread_ranges
+from .threads import LANES, call, fresh, in_parallel, is_writing_in_place, stored, thread_ranges
 
 # Elementwise chains this short are cheaper than a kernel of their own, and fuse with their neighbours.
 UNROLLED_UPDATES = 4
@@ -64,7 +64,7 @@ def update(
         return base
     dtype = accumulator(base.dtype, how)
     start, src = cast(base, dtype), cast(src, dtype)
-    if box[dim] <= UNROLLED_UPDATES:
+    if box[dim] <= UNROLLED_UPDATES and not is_writing_in_place():
         result = _unrolled(start, dim, index, src, how, box)
     elif in_parallel(base) and _is_one_long_list(base, dim, index, box):
         result = _sorted(start, dim, index, src, how, box)
