@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import sys
-import time
 
 from torch_tinygrad.lower.graph import NodeError, build, can_lift
 from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
@@ -28,7 +25,6 @@ def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True
 
 def compile_trace(raw: Trace, varying: list[int], device_index: int):
     """The program of a trace. A node that cannot be lowered raises NodeError with the number of the recorded node."""
-    start = time.perf_counter()
     device = device_name(device_index)
     enabled = gc.isenabled()
     gc.disable()
@@ -43,7 +39,4 @@ def compile_trace(raw: Trace, varying: list[int], device_index: int):
     finally:
         if enabled:
             gc.enable()
-    took = time.perf_counter() - start
-    if took > 1 and sys.stderr.isatty() and not os.environ.get("TORCH_TINY_QUIET"):
-        print(f"tiny: compiled {len(raw.nodes)} operations in {took:.1f} s", file=sys.stderr)
     return program

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tinygrad import Tensor
-from tinygrad.engine.realize import compile_linear, get_call_arg_uops
+from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.helpers import Context
 from tinygrad.schedule import create_linear_with_vars
 from tinygrad.tensor import transform_to_call
@@ -19,6 +19,8 @@ from tinygrad.uop.ops import GroupOp, Ops, UOp
 from torch_tinygrad.lower.graph import Graph
 from torch_tinygrad.lower.storages import Flat, apply
 from torch_tinygrad.trace import geometry
+
+from .kernels import compiled
 
 
 @dataclass
@@ -141,7 +143,7 @@ def _compiled(stores: list[UOp]) -> list[UOp]:
         call, _ = transform_to_call(UOp.sink(*stores))
         linear, variables = create_linear_with_vars(call)
     assert not variables
-    return list(compile_linear(linear).src)
+    return compiled(list(linear.src))
 
 
 def accesses(call: UOp, graph: Graph) -> tuple[set[UOp], set[UOp]]:

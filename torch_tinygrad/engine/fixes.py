@@ -1,0 +1,36 @@
+"""Corrections of tinygrad 0.14.0, applied wherever kernels are compiled. Each says what goes wrong without it."""
+
+from __future__ import annotations
+
+import tinygrad.codegen as codegen
+from tinygrad.codegen.late import gater
+from tinygrad.dtype import can_lossless_cast, dtypes
+from tinygrad.uop.ops import Ops, PatternMatcher, UPat
+
+
+def _move_where_load(gate, l, a, w):
+    """`where(gate, cast(load), a)` may fold `a` into the load only if the load's dtype can hold it: a float beside a
+    bool would come back as 0 or 1."""
+    if a.op is Ops.CONST and not a.is_invalid:
+        if l.dtype.const(a.val) != a.val:
+            return None
+    elif not a.is_invalid and a.dtype != l.dtype and not can_lossless_cast(a.dtype, l.dtype):
+        if not (a.op is Ops.CAST and a.src[0].dtype == l.dtype):
+            return None
+    return gater.move_where_load(gate, l, a, w)
+
+
+def _gates() -> PatternMatcher:
+    gated = UPat().load(UPat(), UPat.var("gate", dtype=dtypes.bool), name="l").or_casted()
+    otherwise = UPat().load(UPat(), ~UPat.var("gate", dtype=dtypes.bool), name="l").or_casted()
+    replaced = [
+        (UPat.var("gate").where(gated, UPat.var("a")).named("w"), _move_where_load),
+        (UPat.var("gate").where(UPat.var("a"), otherwise).named("w"), _move_where_load),
+    ]
+    return PatternMatcher([*gater.pm_move_gates_from_index.patterns[:-2], *replaced])
+
+
+def apply() -> None:
+    """Safe to call more than once."""
+    if codegen.pm_move_gates_from_index is gater.pm_move_gates_from_index:
+        codegen.pm_move_gates_from_index = _gates()

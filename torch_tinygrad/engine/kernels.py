@@ -1,0 +1,97 @@
+"""Compiles the kernels of a schedule: each once, many of them in parallel processes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from multiprocessing.pool import Pool
+
+from tinygrad import Device
+from tinygrad.codegen import to_program, to_program_cache, to_program_context, to_program_key
+from tinygrad.engine.realize import compile_linear
+from tinygrad.engine.worker import _init_worker, _WorkerContext
+from tinygrad.helpers import BEAM, PARALLEL, Context, getenv, to_tuple
+from tinygrad.uop.ops import Ops, UOp
+
+from . import fixes
+
+# Starting processes costs as much as this many kernels.
+WORTH_A_POOL = 8
+
+_pool: Pool | None = None
+
+
+def _start_worker() -> None:
+    _init_worker()
+    fixes.apply()
+
+
+def _compile(task):
+    number, ast, renderer, context = task
+    with Context(**context):
+        return number, to_program(ast, renderer)
+
+
+def _workers() -> Pool:
+    global _pool
+    if _pool is None:
+        _pool = _WorkerContext().Pool(min(PARALLEL.value, os.cpu_count() or 1), _start_worker)
+        atexit.register(_pool.terminate)
+    return _pool
+
+
+def stop_workers() -> None:
+    global _pool
+    if _pool is not None:
+        _pool.terminate()
+        _pool = None
+
+
+class _Progress:
+    """One line on a terminal for a compile that takes more than a second."""
+
+    def __init__(self, total: int):
+        self.total, self.start, self.shown = total, time.perf_counter(), False
+        self.enabled = sys.stderr.isatty()
+
+    def update(self, done: int) -> None:
+        if self.enabled and (self.shown or time.perf_counter() - self.start > 1):
+            self.shown = True
+            print(f"\rtiny: compiling kernels {done}/{self.total}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.shown:
+            print(f"\rtiny: compiled {self.total} kernels in {time.perf_counter() - self.start:.1f} s", file=sys.stderr)
+
+
+def compiled(calls: list[UOp]) -> list[UOp]:
+    """The calls with machine code in the place of their kernels' expressions."""
+    fixes.apply()
+    beam = getenv("JITBEAM", BEAM.value)
+    if beam:
+        return list(compile_linear(UOp(Ops.LINEAR, src=tuple(calls)), beam=beam).src)
+    wanted = {c: (c.src[0], Device[to_tuple(c.device)[0]].renderer) for c in calls if c.src[0].op is Ops.SINK}
+    keys = {c: to_program_key(*w) for c, w in wanted.items()}
+    missing = {key: wanted[c] for c, key in keys.items() if key not in to_program_cache}
+    context = {v.key: v.value for v in to_program_context}
+    tasks = [(i, *w, context) for i, w in enumerate(missing.values())]
+    parallel = len(tasks) >= WORTH_A_POOL and PARALLEL.value > 1
+    names = list(missing)
+    progress = _Progress(len(tasks))
+    try:
+        results = _workers().imap_unordered(_compile, tasks) if parallel else map(_compile, tasks)
+        for done, (i, program) in enumerate(results, 1):
+            to_program_cache[names[i]] = program
+            progress.update(done)
+    except BaseException:
+        if parallel:
+            stop_workers()
+        raise
+    progress.close()
+    ready = [c.replace(src=(to_program_cache[keys[c]], *c.src[1:])) if c in keys else c for c in calls]
+    # What is left (local sizes on devices that want them) needs no compiling.
+    return list(compile_linear(UOp(Ops.LINEAR, src=tuple(ready)), beam=0).src)
+
+
