@@ -37,7 +37,7 @@ def through_elements(w, device):
 
 
 def through_transpose(w, device):
-    y = w.exp()
+    y = w.exp() * 2
     y.t()[1].add_(w[:, 0])
     return y.view(-1) * y.clone().flatten()
 
@@ -103,7 +103,7 @@ def through_split(w, device):
 def through_copy(w, device):
     y = torch.zeros(6, 4, device=device)
     y.t().copy_(w)
-    y[0] = y[1] * y[2]
+    y[0] = y[1].clone() * y[2].clone()
     return y
 
 
@@ -148,7 +148,7 @@ def test_second_gradient_through(name):
 def test_gradients_accumulate_over_backwards_with_retain_graph():
     def program(device):
         w = weight(3, 3, device=device)
-        y = w.t().exp()
+        y = w.t().sin()
         y[0].mul_(2)
         loss = y.sum()
         loss.backward(retain_graph=True)
@@ -177,10 +177,14 @@ def test_hooks_see_and_change_gradients_of_views():
     both(program)
 
 
+def halve_gradient(parameter):
+    parameter.grad.mul_(0.5)
+
+
 def test_hook_that_writes_the_gradient_in_place():
     def program(device):
         w = weight(4, device=device)
-        w.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))
+        w.register_post_accumulate_grad_hook(halve_gradient)
         (w**3).sum().backward()
         yield
 
@@ -208,7 +212,7 @@ def test_views_made_without_grad_and_written_with_grad():
     def program(device):
         a = torch.zeros(4, 4, device=device)
         with torch.no_grad():
-            v = a[1]
+            v = a[1:3].detach()
         w = weight(4, device=device)
         a[2] = w * 2
         a.sum().backward()
