@@ -1,0 +1,118 @@
+"""`python -m bench`: runs the workloads, each in a process of its own, and writes the tables, the plot and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+GROUPS = ("chains", "fused", "matmul")
+ALONE = ("setitem", "record", "train", "startup", "growth", "memory")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load_groups(groups: tuple[str, ...] = GROUPS) -> None:
+    import importlib
+
+    for group in groups:
+        importlib.import_module(f"bench.{group}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="groups, or parts of workload names")
+    parser.add_argument("--repeats", type=int, default=7, help="rounds over all contenders (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--quick", action="store_true", help="small sizes and two rounds: does everything run?")
+    parser.add_argument("--no-inductor", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--no-tinyjit", action="store_true", help="leave tinygrad itself out")
+    parser.add_argument("--write", action="store_true", help="renew the tables and the plot in docs/")
+    parser.add_argument("--timeout", type=int, default=900, help="seconds a workload may take (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="name the workloads and stop")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run_child(arguments: argparse.Namespace) -> None:
+    """Measures one workload here and writes its result to --json."""
+    from . import harness
+
+    load_groups()
+    without = {harness.INDUCTOR} if arguments.no_inductor else set()
+    without |= {harness.TINYJIT} if arguments.no_tinyjit else set()
+    settings = harness.Settings(
+        repeats=2 if arguments.quick else arguments.repeats,
+        quick=arguments.quick,
+        contenders=tuple(c for c in harness.ORDER if c not in without),
+        budget_seconds=5 if arguments.quick else 40,
+    )
+    result = harness.measure(harness.WORKLOADS[arguments.child], settings)
+    Path(arguments.json).write_text(json.dumps(result.as_dict()))
+
+
+def spawn(module: list[str], arguments: argparse.Namespace, file: str) -> dict | None:
+    """Runs a part of the suite in a process of its own; what it wrote, or None."""
+    command = [sys.executable, "-m", *module, "--json", file]
+    command += [flag for flag in ("--quick",) if arguments.quick]
+    try:
+        finished = subprocess.run(command, cwd=ROOT, timeout=arguments.timeout, capture_output=True, text=True)
+    except subprocess.TimeoutExpired:
+        print(f"  took longer than {arguments.timeout} s")
+        return None
+    if finished.stderr.strip() and (finished.returncode or "Traceback" in finished.stderr):
+        print(finished.stderr.strip()[-2000:])
+    if not os.path.exists(file) or not os.path.getsize(file):
+        return None
+    return json.loads(Path(file).read_text())
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.child:
+        run_child(arguments)
+        return
+    from . import harness, report
+
+    load_groups()
+    wanted = [w for w in harness.WORKLOADS.values() if _selected(w.name, w.group, arguments.only)]
+    parts = [p for p in ALONE if _selected(p, p, arguments.only)]
+    if arguments.list:
+        print("\n".join([*(f"{w.group:10} {w.name}" for w in wanted), *parts]))
+        return
+    if not wanted and not parts:
+        sys.exit(f"nothing is called {' '.join(arguments.only)}; --list names the workloads")
+    results: dict = {"machine": report.machine(), "workloads": [], "parts": {}}
+    print(report.TABLE_HEAD)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, work in enumerate(wanted):
+            flags = ["--repeats", str(arguments.repeats)]
+            flags += ["--no-inductor"] if arguments.no_inductor else []
+            flags += ["--no-tinyjit"] if arguments.no_tinyjit else []
+            found = spawn(["bench", "--child", work.name, *flags], arguments, f"{folder}/{number}.json")
+            if found is None:
+                found = harness.Result(work.name, work.group, errors={"all": "did not finish"}).as_dict()
+            results["workloads"].append(found)
+            print(report.table_row(found), flush=True)
+        for part in parts:
+            print(f"\n{part}", flush=True)
+            found = spawn([f"bench.{part}"], arguments, f"{folder}/{part}.json")
+            if found is not None:
+                results["parts"][part] = found
+                print(report.part_table(part, found), flush=True)
+    results["machine"]["load_after"] = os.getloadavg()[0]
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(results, indent=1))
+    if arguments.write:
+        report.write(results, ROOT / "docs")
+
+
+def _selected(name: str, group: str, only: list[str]) -> bool:
+    return not only or any(word == group or word in name for word in only)
+
+
+if __name__ == "__main__":
+    main()
