@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 import torch
@@ -27,7 +28,7 @@ def prepare() -> None:
 
     from .engine import clang
 
-    clang.provide()
+    clang.provide_if_needed()
     from . import _C, data_dependent, ops
     from .engine.compile import compile_trace
     from .engine.devices import download, is_host, new_buffer, upload
@@ -46,6 +47,8 @@ def prepare() -> None:
         "Trace": Trace,
     }
     _C.set_up(hooks, is_host())
+    if not is_host():
+        atexit.register(_C.clear_programs)  # they hold Python objects, which must not outlive the interpreter
     global _kernels
     _kernels = data_dependent.register()
     _C.register_recorder(ops.recorded_names())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import torch
@@ -79,9 +80,18 @@ class device(contextlib.ContextDecorator):
         _C.set_current_device(self.previous)
 
 
+def _devices_with_memory() -> Any:
+    """The engine's devices, if they are in use and have memory of their own."""
+    devices = sys.modules.get("torch_tinygrad.engine.devices")
+    return None if devices is None or devices.is_host() else devices
+
+
 def synchronize(device: Device = None) -> None:
     """Runs everything pending and waits for it."""
-    _C.flush(_index(device), "synchronize")
+    index = _index(device)
+    _C.flush(index, "synchronize")
+    if (devices := _devices_with_memory()) is not None:
+        devices.synchronize(index)
 
 
 def stats() -> dict[str, Any]:
@@ -117,6 +127,8 @@ def reset_peak_memory_stats(device: Device = None) -> None:
 def empty_cache() -> None:
     """Gives freed buffers back to the system."""
     _C.empty_cache()
+    if (devices := _devices_with_memory()) is not None:
+        devices.empty_cache()
 
 
 def get_device_name(device: Device = None) -> str:

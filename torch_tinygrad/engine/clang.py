@@ -44,3 +44,18 @@ def provide() -> None:
             "PATH (for example `apt install clang`), or the wheel that carries it (`pip install ziglang`)."
         )
     os.environ["CC"] = wrapper
+
+
+def provide_if_needed() -> None:
+    """As `provide`, but content without a clang where tinygrad drives something else than the CPU."""
+    try:
+        provide()
+    except NoClang:
+        from tinygrad import Device
+
+        try:
+            chosen = Device.DEFAULT
+        except RuntimeError:
+            chosen = "CPU"
+        if chosen.startswith("CPU"):
+            raise

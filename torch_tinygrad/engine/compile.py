@@ -10,10 +10,9 @@ from torch_tinygrad.trace.forms import reduce_forms
 from torch_tinygrad.trace.nodes import Trace
 from torch_tinygrad.trace.reroll import reroll
 
-from . import contractions, host
-from .devices import device_name
+from . import contractions, host, remote
+from .devices import device_name, is_host
 from .schedule import schedule
-
 
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True):
@@ -35,7 +34,7 @@ def compile_trace(raw: Trace, varying: list[int], device_index: int):
             if error.tiny_node >= 0:
                 raise
             graph = tiny_graph(raw, set(varying), device, simplify=False)
-        program = host.assemble(schedule(graph))
+        program = (host if is_host() else remote).assemble(schedule(graph))
     finally:
         if enabled:
             gc.enable()

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import os
+
+import numpy
+import torch
 from tinygrad import Device, dtypes
-from tinygrad.device import Buffer
+from tinygrad.device import Buffer, BufferSpec
+from tinygrad.helpers import to_mv
+
+# Uploads go through staging memory that stays taken until the device was waited for: larger ones go in pieces, and
+# after so many the device is waited for.
+PIECE = 16 << 20
+MAX_PENDING = 64
 
 
 def device_name(index: int) -> str:
@@ -11,21 +22,104 @@ def device_name(index: int) -> str:
     return Device.DEFAULT if index == 0 else f"{Device.DEFAULT}:{index}"
 
 
+@functools.cache
 def is_host() -> bool:
-    """Whether kernels read and write the host's own memory."""
-    return Device.DEFAULT.split(":")[0] == "CPU"
+    """Whether kernels read and write the host's own memory. `TORCH_TINY_HOST=0` treats the CPU like any other device,
+    which is how the tests run the engine of those."""
+    return Device.DEFAULT.split(":")[0] == "CPU" and os.environ.get("TORCH_TINY_HOST") != "0"
+
+
+def activate(device: str) -> None:
+    """Makes the device current in this thread, where its driver asks for that: flushes come from any thread."""
+    opened = Device[device]
+    if device.startswith("CUDA"):
+        from tinygrad.runtime.ops_cuda import check, cuda
+
+        check(cuda.cuCtxSetCurrent(opened.context))
+
+
+def synchronize(index: int) -> None:
+    Device[device_name(index)].synchronize()
+
+
+def allocate(device: str, nbytes: int, options: BufferSpec | None = None) -> Buffer:
+    try:
+        return Buffer(device, nbytes, dtypes.uint8, options=options).ensure_allocated()
+    except MemoryError as error:
+        raise torch.OutOfMemoryError(f"tiny: out of memory: tried to allocate {nbytes} bytes on {device}") from error
 
 
 def new_buffer(index: int, nbytes: int) -> Buffer:
-    return Buffer(device_name(index), nbytes, dtypes.uint8).ensure_allocated()
+    return allocate(device_name(index), nbytes)
+
+
+def write(buffer: Buffer, data: memoryview) -> None:
+    """Copies bytes into a buffer, after everything that was started on it before."""
+    allocator, device = buffer.allocator, Device[buffer.device]
+    if len(getattr(device, "pending_copyin", ())) >= MAX_PENDING:
+        device.synchronize()
+    if data.nbytes <= PIECE or not has_views(buffer.device):
+        allocator._copyin(buffer._buf, data)
+        return
+    for start in range(0, data.nbytes, PIECE):
+        piece = data[start : start + PIECE]
+        allocator._copyin(allocator._offset(buffer._buf, piece.nbytes, start), piece)
+        if start // PIECE % 4 == 3:
+            device.synchronize()
+
+
+def read(buffer: Buffer, offset: int, destination: memoryview) -> None:
+    """Copies bytes out of a buffer, after everything that was started on it before."""
+    allocator = buffer.allocator
+    if offset == 0 and destination.nbytes == buffer.nbytes:
+        allocator._copyout(destination, buffer._buf)
+    elif has_views(buffer.device):
+        allocator._copyout(destination, allocator._offset(buffer._buf, destination.nbytes, offset))
+    else:
+        whole = memoryview(bytearray(buffer.nbytes))
+        allocator._copyout(whole, buffer._buf)
+        destination[:] = whole[offset : offset + destination.nbytes]
+
+
+def has_views(device: str) -> bool:
+    """Whether a part of a buffer can be an operand."""
+    return not device.startswith(("CL", "WEBGPU"))
 
 
 def upload(index: int, data: memoryview) -> Buffer:
     buffer = new_buffer(index, data.nbytes)
-    buffer.allocator._copyin(buffer._buf, data.cast("B"))
+    # tinygrad asks for writable memory, though it only reads.
+    write(buffer, to_mv(numpy.frombuffer(data, numpy.uint8).ctypes.data, data.nbytes))
     return buffer
 
 
 def download(buffer: Buffer, offset: int, destination: memoryview) -> None:
-    part = buffer.view(destination.nbytes, dtypes.uint8, offset).ensure_allocated()
-    part.allocator._copyout(destination.cast("B"), part._buf)
+    read(buffer, offset, destination.cast("B"))
+
+
+class Arenas:
+    """Memory for temporaries: one block per device, as large as the largest program asked for. Programs of a device run
+    one after the other, so they can share it."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Buffer] = {}
+
+    def of(self, device: str, nbytes: int) -> Buffer:
+        block = self.blocks.get(device)
+        if block is None or block.nbytes < nbytes:
+            if block is not None:
+                Device[device].synchronize()
+                del self.blocks[device], block
+            block = self.blocks[device] = allocate(device, nbytes, BufferSpec(nolru=True))
+        return block
+
+
+ARENAS = Arenas()
+
+
+def empty_cache() -> None:
+    """Gives memory that nothing uses back to the devices."""
+    for device in Device._opened_devices:
+        Device[device].synchronize()
+        if hasattr(allocator := Device[device].allocator, "free_cache"):
+            allocator.free_cache()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import torch
-from tinygrad import Device
-from tinygrad.engine.realize import estimate_uop, get_call_arg_uops, get_runtime
-from tinygrad.helpers import Context, to_tuple
-from tinygrad.uop.ops import Ops, UOp, buffers
+from tinygrad.engine.realize import estimate_uop, get_runtime
+from tinygrad.helpers import to_tuple
+from tinygrad.uop.ops import Ops
 
 from torch_tinygrad import _C
 from torch_tinygrad.lower.graph import AtenStep
 from torch_tinygrad.lower.registry import Meta
 from torch_tinygrad.trace.forms import overload_of
 
-from .memory import plan
-from .schedule import Schedule, base_buffer
-
-INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT = range(6)
+from .layout import CONSTANT, Place, lay_out
+from .schedule import Schedule
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> list[int]:
@@ -30,46 +27,21 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     """Compiles the kernels and lays everything out."""
     graph = schedule.graph
     program = _C.HostProgram()
-    calls = [(call, [base_buffer(b) for b in get_call_arg_uops(call)]) for call in schedule.calls]
+    layout = lay_out(schedule)
+    program.arena = sum(layout.temporaries)
+    held: list = list(layout.constants)
 
-    # Temporaries: buffers that are neither inputs nor outputs.
-    lifetimes: dict[UOp, list[int]] = {}
-    for step, (_, arguments) in enumerate(calls):
-        for buffer, _ in arguments:
-            known = buffer in schedule.inputs or buffer in schedule.outputs or buffer in (graph.float_input, graph.int_input)
-            if not known and buffer not in buffers:
-                lifetimes.setdefault(buffer, [step, step])[1] = step
-    temporaries = list(lifetimes)
-    offsets, program.arena = plan([(*lifetimes[b], b.max_numel() * b.dtype.itemsize) for b in temporaries])
-    arena = dict(zip(temporaries, offsets, strict=True))
-    used = {buffer for _, arguments in calls for buffer, _ in arguments}
-    inputs = list(dict.fromkeys(schedule.inputs[b] for b in schedule.inputs if b in used))
-    outputs = list(schedule.outputs)
-    input_index = {b: inputs.index(number) for b, number in schedule.inputs.items() if b in used}
-    output_index = {b: i for i, b in enumerate(outputs)}
-    held = []
-
-    def slot(buffer: UOp, offset: int) -> tuple[int, int, int]:
-        if buffer in input_index:
-            return (INPUT, input_index[buffer], offset)
-        if buffer in output_index:
-            return (OUTPUT, output_index[buffer], offset)
-        if buffer in arena:
-            return (ARENA, 0, arena[buffer] + offset)
-        if buffer is graph.float_input:
-            return (FLOATS, 0, offset)
-        if buffer is graph.int_input:
-            return (INTS, 0, offset)
-        constant = buffer.buffer.ensure_allocated()
-        held.append(constant)
-        return (CONSTANT, 0, constant._buf.va_addr + offset)
+    def slot(place: Place) -> Place:
+        if place.kind != CONSTANT:
+            return place
+        return Place(CONSTANT, 0, layout.constants[place.index]._buf.va_addr + place.offset)
 
     description = []
     fallbacks: dict[str, int] = {}
     moved = 0
-    for call, arguments in calls:
+    for call, arguments in layout.calls:
         kind = call.src[0]
-        slots = [slot(*a) for a in arguments]
+        slots = [slot(a.place) for a in arguments]
         if kind.op is Ops.PROGRAM:
             runtime = get_runtime(to_tuple(call.src[1].device)[0], kind)
             held.append(runtime)
@@ -91,8 +63,8 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             description.append(f"aten {step.op}")
         else:
             raise RuntimeError(f"a step that the host cannot run: {kind.op}")
-    program.inputs = inputs
-    program.outputs = [(schedule.outputs[b], graph.flats[schedule.outputs[b]].storage.nbytes) for b in outputs]
+    program.inputs = layout.inputs
+    program.outputs = list(zip(layout.outputs, layout.output_bytes, strict=True))
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})
     program.bytes_moved, program.fallbacks, program.description = moved, fallbacks, description
@@ -138,7 +110,7 @@ def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
         next_slot += 1
     tensors = []
     for path, meta in zip(step.paths, step.inputs, strict=True):
-        where = (CONSTANT, 0, 0)
+        where = Place(CONSTANT, 0, 0)
         if nbytes(meta):
             where = slots[next_slot]
             next_slot += 1
@@ -159,5 +131,3 @@ def _with_placeholders(argument, path: tuple[int, ...], paths: set, placeholder:
         return [_with_placeholders(a, (*path, i), paths, placeholder) for i, a in enumerate(argument)]
     return argument
 
-
-__all__ = ["assemble", "Context", "Device"]

@@ -15,6 +15,7 @@ from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decom
 from torch_tinygrad.trace.forms import is_random, overload_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace
 
+from .maths import widest_float
 from .random import Random
 from .registry import LOWERINGS, TO_TINY, Meta
 from .storages import Flat
@@ -93,7 +94,7 @@ class _Builder:
         self.trace, self.graph, self.varying, self.prefers_aten = trace, graph, varying, prefers_aten
         # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
         size = max(1, 2 * len(trace.numbers) + 2)
-        graph.float_input = UOp.new_buffer(graph.device, size, dtypes.float64)
+        graph.float_input = UOp.new_buffer(graph.device, size, widest_float())
         graph.int_input = UOp.new_buffer(graph.device, size, dtypes.int64)
 
     def run(self) -> None:

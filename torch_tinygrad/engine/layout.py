@@ -1,0 +1,83 @@
+"""Where the buffers of a schedule lie: what programs of the host and programs of other devices have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tinygrad.device import Buffer
+from tinygrad.engine.realize import get_call_arg_uops
+from tinygrad.uop.ops import UOp, buffers
+
+from .memory import plan
+from .schedule import Schedule, base_buffer
+
+# The kinds of places, numbered as the C++ runner numbers them.
+INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT = range(6)
+
+
+class Place(NamedTuple):
+    """A kernel's operand: in which input, output or constant, and how many bytes into it."""
+
+    kind: int
+    index: int
+    offset: int
+
+
+class Operand(NamedTuple):
+    place: Place
+    nbytes: int
+
+
+@dataclass
+class Layout:
+    calls: list[tuple[UOp, list[Operand]]]
+    inputs: list[int]  # storages read, or written in place
+    outputs: list[int]  # storages that get a new buffer
+    output_bytes: list[int]
+    temporaries: list[int]  # bytes of each block that temporaries lie in
+    constants: list[Buffer] = field(default_factory=list)
+
+
+def lay_out(schedule: Schedule, views: bool = True) -> Layout:
+    """Gives every operand of every call its place. Temporaries share one block, unless the device has no `views` of
+    parts of a buffer."""
+    graph = schedule.graph
+    calls = [(call, get_call_arg_uops(call)) for call in schedule.calls]
+    based = [[base_buffer(b) for b in arguments] for _, arguments in calls]
+    numbers = {graph.float_input: Place(FLOATS, 0, 0), graph.int_input: Place(INTS, 0, 0)}
+    used = {buffer for arguments in based for buffer, _ in arguments}
+    inputs = list(dict.fromkeys(number for buffer, number in schedule.inputs.items() if buffer in used))
+    position = {number: i for i, number in enumerate(inputs)}
+    outputs = list(schedule.outputs.values())
+    layout = Layout([], inputs, outputs, [graph.flats[number].storage.nbytes for number in outputs], [])
+    places: dict[UOp | None, Place] = dict(numbers)
+    places |= {b: Place(INPUT, position[number], 0) for b, number in schedule.inputs.items() if b in used}
+    places |= {b: Place(OUTPUT, i, 0) for i, b in enumerate(schedule.outputs)}
+
+    lifetimes: dict[UOp, list[int]] = {}
+    for step, arguments in enumerate(based):
+        for buffer, _ in arguments:
+            if buffer in places:
+                continue
+            if buffer in buffers:
+                places[buffer] = Place(CONSTANT, len(layout.constants), 0)
+                layout.constants.append(buffer.buffer.ensure_allocated())
+            else:
+                lifetimes.setdefault(buffer, [step, step])[1] = step
+    sizes = [b.max_numel() * b.dtype.itemsize for b in lifetimes]
+    if views:
+        offsets, total = plan([(*span, size) for span, size in zip(lifetimes.values(), sizes, strict=True)])
+        layout.temporaries = [total] if total else []
+        places |= {b: Place(ARENA, 0, offset) for b, offset in zip(lifetimes, offsets, strict=True)}
+    else:
+        layout.temporaries = sizes
+        places |= {b: Place(ARENA, i, 0) for i, b in enumerate(lifetimes)}
+
+    for (call, arguments), located in zip(calls, based, strict=True):
+        operands = []
+        for uop, (buffer, offset) in zip(arguments, located, strict=True):
+            kind, index, start = places[buffer]
+            operands.append(Operand(Place(kind, index, start + offset), uop.max_numel() * uop.dtype.itemsize))
+        layout.calls.append((call, operands))
+    return layout
