@@ -48,7 +48,7 @@ class Worker:
     def __init__(self, samples: int, device: str, timeout: float):
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, samples, device), daemon=True)
+        self.process = context.Process(target=serve, args=(theirs, samples, device))
         self.process.start()
         theirs.close()
         self.timeout = timeout
