@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-GROUPS = ("chains", "fused", "matmul")
+GROUPS = ("chains", "fused", "matmul", "optimizer", "cnn", "gpt", "lstm")
 ALONE = ("setitem", "record", "train", "startup", "growth", "memory")
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,7 +14,7 @@ from torch_tinygrad.engine import clang
 
 clang.provide()
 
-from tinygrad import Device, Tensor, TinyJit  # noqa: E402
+from tinygrad import Context, Device, Tensor, TinyJit  # noqa: E402
 from tinygrad.nn.state import get_parameters, load_state_dict  # noqa: E402
 
 
@@ -30,7 +30,8 @@ def finished(value: Any) -> Any:
 
 def load(model: Any, weights: dict[str, torch.Tensor]) -> Any:
     """Fills a tinygrad model whose attributes are named as the PyTorch module's."""
-    load_state_dict(model, {name: tensor(value) for name, value in weights.items()}, verbose=False)
+    prefix = "layers." if hasattr(model, "layers") else ""  # nn.Sequential names its layers by number alone
+    load_state_dict(model, {prefix + name: tensor(value) for name, value in weights.items()}, verbose=False)
     return model
 
 
@@ -39,7 +40,7 @@ def training(model: Any, optimizer: Any, loss: Callable[[], Tensor]) -> Callable
 
     @TinyJit
     def step() -> Tensor:
-        with Tensor.train():
+        with Context(TRAINING=1):
             optimizer.zero_grad()
             value = loss().backward()
             return value.realize(*optimizer.schedule_step())
