@@ -15,9 +15,10 @@ from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decom
 from torch_tinygrad.trace.forms import is_random, overload_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace
 
+from .complex import as_complex, lowering_of, parts_region
 from .maths import widest_float
 from .random import Random
-from .registry import LOWERINGS, TO_TINY, Meta
+from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .storages import Flat
 from .threads import writing_in_place
 
@@ -119,8 +120,9 @@ class _Builder:
     def number_dtype(self, node: Node, is_float: bool):
         """The dtype a lifted number takes part in: a number never widens what it is mixed with."""
         regions = [r for r in (*node.outs, *node.args) if isinstance(r, Region)]
-        floating = [r.dtype for r in regions if r.dtype.is_floating_point]
-        integral = [r.dtype for r in regions if not r.dtype.is_floating_point and r.dtype is not torch.bool]
+        kinds = [PART_OF.get(r.dtype, r.dtype) for r in regions]
+        floating = [dtype for dtype in kinds if dtype.is_floating_point]
+        integral = [dtype for dtype in kinds if not dtype.is_floating_point and dtype is not torch.bool]
         if floating:
             wide = floating[0]
             return dtypes.float32 if wide in (torch.float16, torch.bfloat16) else TO_TINY[wide]
@@ -150,7 +152,7 @@ class _Builder:
     def node(self, node: Node) -> None:
         if self.prefers_aten(node):
             return self.aten(node, is_fallback=False)
-        lowering = LOWERINGS.get(node.op)
+        lowering = lowering_of(node)
         if lowering is not None:
             return self.lower(node, lowering)
         if has_decomposition(node.op):
@@ -173,7 +175,9 @@ class _Builder:
         for result, out in zip(results, node.outs, strict=True):
             if out is None or result is None:
                 continue
-            dtype = TO_TINY[out.dtype]
+            dtype = Meta(out.size, out.dtype).tiny
+            if out.dtype.is_complex:
+                result = as_complex(result, dtype)
             if result.dtype != dtype:
                 result = result.cast(dtype)
             if tuple(result.shape) != out.size:
@@ -194,7 +198,7 @@ class _Builder:
             seed, offset = (n.position for n in node.args[-2:])
             extra["rng"] = Random(self.lift([seed], False).reshape(()), self.lift([offset], False).reshape(()))
         result = lowering(positional, keyword, **extra)
-        if node.op in UPDATES and node.args[0] == node.outs[0]:
+        if node.op in UPDATES and node.args[0] == node.outs[0] and isinstance(result, Tensor):
 
             def in_place(state: Tensor) -> Tensor:
                 with writing_in_place():
@@ -204,13 +208,14 @@ class _Builder:
         self.write(node, list(result) if isinstance(result, (tuple, list)) else [result])
 
     def aten(self, node: Node, is_fallback: bool) -> None:
-        """The operator as a step of its own: its inputs are laid out in buffers, and so are its results."""
+        """The operator as a step of its own: its inputs are laid out in buffers, and so are its results. Complex ones
+        are handled as their parts, and only the step itself knows what they are."""
         paths, inputs, metas = [], [], []
 
         def place(argument, path):
             if isinstance(argument, Region):
                 paths.append(path)
-                inputs.append(self.graph.flats[argument.storage].read(argument))
+                inputs.append(self.graph.flats[argument.storage].read(parts_region(argument)))
                 metas.append(Meta(argument.size, argument.dtype))
                 return None
             if isinstance(argument, Number):
@@ -223,20 +228,15 @@ class _Builder:
         results = tuple(Meta(o.size, o.dtype) if o is not None else None for o in node.outs)
         self.graph.steps.append(AtenStep(node.op, arguments, tuple(paths), tuple(metas), results, is_fallback))
         function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
-        buffers = [
-            UOp.new_buffer(self.graph.device, max(1, prod(m.shape)), m.tiny) if m is not None and prod(m.shape) else None for m in results
-        ]
-        laid_out = [i.contiguous().uop for i, m in zip(inputs, metas, strict=True) if prod(m.shape)]
-        outputs = [b for b in buffers if b is not None]
-        if not outputs:
-            return self.write(node, [None if m is None else Tensor.zeros(m.shape, dtype=m.tiny) for m in results])
-        call = function.call(*outputs, *laid_out)
-        self.write(
-            node,
-            [
-                None if m is None else Tensor.zeros(m.shape, dtype=m.tiny) if b is None else Tensor(b.after(call)).reshape(m.shape)
-                for m, b in zip(results, buffers, strict=True)
-            ],
-        )
-        return None
+        outs = tuple(None if o is None else parts_region(o) for o in node.outs)
 
+        def buffer_of(out: Region | None) -> UOp | None:
+            return UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
+
+        buffers = [buffer_of(out) for out in outs]
+        laid_out = [i.contiguous().uop for i in inputs if i.numel()]
+        outputs = [b for b in buffers if b is not None]
+        call = function.call(*outputs, *laid_out) if outputs else None
+        # empty results have no buffer and nothing to write
+        values = [None if b is None else Tensor(b.after(call)).reshape(o.size) for o, b in zip(outs, buffers, strict=True)]
+        self.write(Node(node.op, node.args, outs, node.origin), values)

@@ -40,6 +40,12 @@ TO_TINY: dict[torch.dtype, DType] = {
     torch.float64: dtypes.float64,
 }
 TO_TORCH: dict[DType, torch.dtype] = {tiny: t for t, tiny in TO_TINY.items()}
+# Complex numbers are pairs of these.
+PART_OF: dict[torch.dtype, torch.dtype] = {
+    torch.complex32: torch.float16,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ class Meta:
 
     @property
     def tiny(self) -> DType:
-        return TO_TINY[self.dtype]
+        """In tinygrad's terms; of a complex dtype, that of its parts."""
+        return TO_TINY[PART_OF.get(self.dtype, self.dtype)]
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ def name_of(overload: torch._ops.OpOverload) -> str:
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
-def lowers(*overloads: torch._ops.OpOverload, lifts: tuple[str, ...] = ()):
+def lowers(*overloads: torch._ops.OpOverload, lifts: tuple[str, ...] = (), table: dict[str, Lowering] = LOWERINGS):
     """Registers the decorated function as the lowering of these overloads (functional forms only: in-place, `out=` and
     foreach forms of the same operator are derived from it)."""
 
@@ -89,8 +96,8 @@ def lowers(*overloads: torch._ops.OpOverload, lifts: tuple[str, ...] = ()):
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         for overload in overloads:
             name = name_of(overload)
-            assert name not in LOWERINGS, f"{name} has two lowerings"
-            LOWERINGS[name] = Lowering(function, frozenset(lifts), keywords, takes_all)
+            assert name not in table, f"{name} has two lowerings"
+            table[name] = Lowering(function, frozenset(lifts), keywords, takes_all)
         return function
 
     return register

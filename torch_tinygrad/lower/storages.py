@@ -16,6 +16,7 @@ from tinygrad.uop.ops import UOp
 from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region, Storage
 
+from .complex import Complex, joined, parts_region, split
 from .gather import take_flat
 from .registry import TO_TINY
 from .updates import update
@@ -40,6 +41,12 @@ def index_of(region: Region) -> Tensor:
     return index.expand(region.size)
 
 
+def strided(flat: Tensor, region: Region) -> Tensor:
+    """A region of a flat array."""
+    plan = geometry.read_plan(flat.shape[0], region.size, region.stride, region.offset)
+    return take_flat(flat, index_of(region)) if plan is None else apply(flat, plan)
+
+
 @dataclass(frozen=True)
 class Patch:
     """A part of a buffer that was written. `update`, where there is one, writes it into the buffer's current state
@@ -60,6 +67,8 @@ class Flat:
     value: Tensor | None = None  # what it holds; None while nothing was ever written
     patches: list[Patch] = field(default_factory=list)
     written: bool = False
+    # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
+    numbers: Complex | None = None
 
     def count(self, dtype: DType) -> int:
         return self.storage.nbytes // dtype.itemsize
@@ -82,7 +91,9 @@ class Flat:
             return self.value.bitcast(dtypes.uint8).shrink(((0, n * dtype.itemsize),)).bitcast(dtype)
         return self.value.bitcast(dtype)
 
-    def read(self, region: Region) -> Tensor:
+    def read(self, region: Region) -> Tensor | Complex:
+        if region.dtype.is_complex:
+            return self._read_complex(region)
         dtype = TO_TINY[region.dtype]
         if region.numel == 0:
             return Tensor.zeros(region.size, dtype=dtype, device=self.device)
@@ -93,15 +104,27 @@ class Flat:
             if patch.region.dtype != region.dtype or geometry.overlaps(patch.region, region):
                 flat = self._patched(dtype)
                 break
-        n = self.count(dtype)
-        plan = geometry.read_plan(n, region.size, region.stride, region.offset)
-        if plan is not None:
-            return apply(flat, plan)
-        return take_flat(flat, index_of(region))
+        return strided(flat, region)
 
-    def write(self, region: Region, value: Tensor) -> None:
+    def _read_complex(self, region: Region) -> Complex:
+        numbers, parts = self.numbers, parts_region(region)
+        if numbers is None or numbers.dtype != TO_TINY[parts.dtype] or region.numel == 0:
+            return split(self.read(parts))
+        return numbers.map(lambda part: strided(part, region))
+
+    def _write_complex(self, region: Region, value: Complex) -> None:
+        self.write(parts_region(region), joined(value))
+        n = self.storage.nbytes // region.dtype.itemsize
+        plan = geometry.write_plan(n, region.size, region.stride, region.offset)
+        if plan is not None and geometry.covers(n, region.size, region.stride, region.offset):
+            self.numbers = value.map(lambda part: apply(part, plan))
+
+    def write(self, region: Region, value: Tensor | Complex) -> None:
         if region.numel == 0:
             return
+        if isinstance(value, Complex):
+            return self._write_complex(region, value)
+        self.numbers = None
         dtype = TO_TINY[region.dtype]
         n = self.count(dtype)
         self.written = True
@@ -129,7 +152,7 @@ class Flat:
         self.load(dtype)
         whole = region.offset == 0 and region.numel == self.count(dtype) and geometry.is_contiguous(region.size, region.stride)
         if whole and self.is_patched_buffer(dtype) and not self.patches:
-            self.written = True
+            self.written, self.numbers = True, None
             self.patches = [Patch(region, value, in_place)]
         else:
             self.write(region, value)

@@ -1,0 +1,205 @@
+"""Elementary functions of complex numbers, in forms that neither overflow nor cancel early (Kahan's, where there is a
+choice of branch cut)."""
+
+from __future__ import annotations
+
+import math
+
+from tinygrad import Tensor, dtypes
+
+from . import maths as m
+from . import trigonometry as t
+from .complex import Complex, as_complex
+
+
+def one_like(z: Complex) -> Complex:
+    return Complex(m.constant(1, z.dtype, z.shape), m.constant(0, z.dtype, z.shape))
+
+
+def polar(size: Tensor, angle: Tensor) -> Complex:
+    return Complex(size * m.cos(angle), size * angle.sin())
+
+
+def reciprocal(z: Complex) -> Complex:
+    return one_like(z) / z
+
+
+def sgn(z: Complex) -> Complex:
+    size = z.abs()
+    return z.map(lambda part: size.eq(0).where(0.0, part / size))
+
+
+def exp(z: Complex) -> Complex:
+    """In two factors, since e**re may overflow where its product with a small cosine does not."""
+    half = m.exp(z.re * 0.5)
+    vanishes = z.re.eq(-m.INF)
+    turned = polar(half, z.im).map(lambda part: part * half)
+    return Complex(
+        vanishes.where(0.0, z.im.eq(0).where(m.exp(z.re), turned.re)),
+        (vanishes | z.im.eq(0)).where(z.im.eq(0).where(z.im, 0.0), turned.im),
+    )
+
+
+def log_size(z: Complex) -> Tensor:
+    """log|z|: near the unit circle from the distance to it, elsewhere from the larger part."""
+    a, b = m.absolute(z.re), m.absolute(z.im)
+    large, small = m.maximum(a, b), m.minimum(a, b)
+    near = (large > 0.5) & (large < 2.0)
+    unit = near.where(large, 1.0)
+    close = 0.5 * m.log1p((unit - 1.0) * (unit + 1.0) + near.where(small * small, 0.0))
+    ratio = (large.eq(0) | large.eq(m.INF)).where(0.0, small / large)
+    far = large.log() + 0.5 * m.log1p(ratio * ratio)
+    infinite = a.eq(m.INF) | b.eq(m.INF)
+    return infinite.where(m.INF, near.where(close, far))
+
+
+def log(z: Complex) -> Complex:
+    return Complex(log_size(z), z.angle())
+
+
+def logarithm(base: float):
+    """The logarithm to a base."""
+    return lambda z: log(z).map(lambda part: part * (1 / math.log(base)))
+
+
+def log1p(z: Complex) -> Complex:
+    moved = z + 1.0
+    near = z.abs() < 0.5
+    close = 0.5 * m.log1p(near.where(z.re * (z.re + 2.0) + z.im * z.im, 0.0))
+    return Complex(near.where(close, log_size(moved)), moved.angle())
+
+
+def expm1(z: Complex) -> Complex:
+    half = (z.im * 0.5).sin()
+    return Complex(m.expm1(z.re) * m.cos(z.im) - 2.0 * half * half, m.exp(z.re) * z.im.sin())
+
+
+def sqrt(z: Complex) -> Complex:
+    """The root with a non-negative real part, from |z| and the larger of the two half sums."""
+    width = m.absolute(z.re)
+    root = (width * 0.5 + z.map(lambda part: part * 0.5).abs()).sqrt()
+    other = root.eq(0).where(0.0, m.absolute(z.im) * 0.5 / root)
+    right = m.sign_bit(z.re).logical_not()
+    steep = m.absolute(z.im).eq(m.INF)
+    re = steep.where(m.INF, right.where(root, other))
+    return Complex(re, m.copysign(steep.where(m.INF, right.where(other, root)), z.im))
+
+
+def rsqrt(z: Complex) -> Complex:
+    return reciprocal(sqrt(z))
+
+
+def sinh(z: Complex) -> Complex:
+    return Complex(t.sinh(z.re) * m.cos(z.im), t.cosh(z.re) * z.im.sin())
+
+
+def cosh(z: Complex) -> Complex:
+    return Complex(t.cosh(z.re) * m.cos(z.im), t.sinh(z.re) * z.im.sin())
+
+
+def tanh(z: Complex) -> Complex:
+    limit = 22.0 if z.dtype == dtypes.float64 else 11.0
+    far = m.absolute(z.re) > limit
+    x = far.where(0.0, z.re)
+    grown, sine, cosine = t.sinh(x), z.im.sin(), m.cos(z.im)
+    divisor = grown * grown + cosine * cosine
+    rest = 4.0 * sine * cosine * m.exp(-2.0 * m.absolute(z.re))
+    re = far.where(m.copysign(m.constant(1, x.dtype, z.shape), z.re), grown * t.cosh(x) / divisor)
+    return Complex(re, far.where(rest, sine * cosine / divisor))
+
+
+def _sides(z: Complex) -> tuple[Complex, Complex]:
+    """sqrt(1 - z) and sqrt(1 + z)."""
+    return sqrt(-z + 1.0), sqrt(z + 1.0)
+
+
+def asin(z: Complex) -> Complex:
+    low, high = _sides(z)
+    return Complex(t.atan2(z.re, (low * high).re), t.asinh((low.conj() * high).im))
+
+
+def acos(z: Complex) -> Complex:
+    low, high = _sides(z)
+    return Complex(2.0 * t.atan2(low.re, high.re), t.asinh((high.conj() * low).im))
+
+
+def acosh(z: Complex) -> Complex:
+    low, high = sqrt(z + -1.0), sqrt(z + 1.0)
+    return Complex(t.asinh((low.conj() * high).re), 2.0 * t.atan2(low.im, high.re))
+
+
+def atanh(z: Complex) -> Complex:
+    below, above = 1.0 - z.re, 1.0 + z.re
+    square = z.im * z.im
+    re = 0.25 * m.log1p(4.0 * z.re / (below * below + square))
+    return Complex(re, 0.5 * t.atan2(2.0 * z.im, below * above - square))
+
+
+def turned(hyperbolic):
+    """f(z) = g(iz) / i: what the circular functions are to the hyperbolic ones."""
+    return lambda z: hyperbolic(z.times_i()).over_i()
+
+
+def asinh(z: Complex) -> Complex:
+    return asin(z.over_i()).times_i()
+
+
+def sigmoid(z: Complex) -> Complex:
+    return reciprocal(exp(-z) + 1.0)
+
+
+def whole_power(z: Complex, exponent: int) -> Complex:
+    """z**exponent for a small positive exponent, as multiplications."""
+    result = z
+    for bit in bin(exponent)[3:]:
+        result = result * result
+        result = result * z if bit == "1" else result
+    return result
+
+
+SPECIAL_POWERS = {0.5: sqrt, -0.5: rsqrt, -1: reciprocal, -2: lambda z: reciprocal(z * z)}
+
+
+def power(base: Complex, exponent: Complex) -> Complex:
+    result = exp(exponent * log(base))
+    zero, none = as_complex(0, base.dtype), as_complex(1, base.dtype)
+    at_zero = none.chosen(exponent.nonzero().logical_not(), zero)
+    return result.chosen(base.nonzero() | (exponent.re < 0), at_zero)
+
+
+UNARY = {
+    "reciprocal": reciprocal,
+    "sgn": sgn,
+    "exp": exp,
+    "exp2": lambda z: exp(z * math.log(2)),
+    "expm1": expm1,
+    "log": log,
+    "log2": logarithm(2),
+    "log10": logarithm(10),
+    "log1p": log1p,
+    "sqrt": sqrt,
+    "rsqrt": rsqrt,
+    "sin": turned(sinh),
+    "cos": lambda z: cosh(z.times_i()),
+    "tan": turned(tanh),
+    "asin": asin,
+    "acos": acos,
+    "atan": turned(atanh),
+    "sinh": sinh,
+    "cosh": cosh,
+    "tanh": tanh,
+    "asinh": asinh,
+    "acosh": acosh,
+    "atanh": atanh,
+    "sigmoid": sigmoid,
+    "silu": lambda z: z * sigmoid(z),
+    "neg": lambda z: -z,
+    "conj_physical": Complex.conj,
+    "_conj_physical": Complex.conj,
+    "sinc": lambda z: _sinc(z * math.pi),
+}
+
+
+def _sinc(z: Complex) -> Complex:
+    one = one_like(z)
+    return (turned(sinh)(z) / one.chosen(z.nonzero().logical_not(), z)).chosen(z.nonzero(), one)
