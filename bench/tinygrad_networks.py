@@ -1,4 +1,4 @@
-"""The benchmarks' networks written for tinygrad, attributes named as in the PyTorch modules so that weights carry over."""
+"""The benchmarks' networks written for tinygrad; attributes are named as in PyTorch so that weights carry over."""
 
 from __future__ import annotations
 

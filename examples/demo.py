@@ -112,7 +112,9 @@ def main() -> None:
 
     stats = torch.tiny.stats()
     apart = max(abs(a - b) / max(abs(a), 1e-6) for a, b in zip(cpu.losses, tiny.losses, strict=True))
-    print(f"\nms a step    cpu {cpu.milliseconds():.1f}   tiny {tiny.milliseconds():.1f}   (median after {WARM_UP} steps)")
+    print(
+        f"\nms a step    cpu {cpu.milliseconds():.1f}   tiny {tiny.milliseconds():.1f}   (median after {WARM_UP} steps)"
+    )
     print(f"first step   cpu {cpu.seconds[0] * 1e3:.0f} ms   tiny {tiny.seconds[0] * 1e3:.0f} ms, compiling")
     print(f"kernels      {kernels} a step")
     print(f"programs     {stats['compiles']} compiles, {stats['replays']} replays")
