@@ -51,7 +51,16 @@ def op_traits(name: str) -> dict:
     if os.environ.get("TORCH_TINY_FALLBACK") == "error" and form is not None:
         if form.op not in LOWERINGS and not has_decomposition(form.op):
             warn_fallback(name)
-    return {"lifts": lifts, "writes": writes, "random": is_random(name), "index": name in INDEXING}
+    tags = overload.tags
+    formatted = any(a.name == "memory_format" for a in overload._schema.arguments)
+    return {
+        "lifts": lifts,
+        "writes": writes,
+        "random": is_random(name),
+        "index": name in INDEXING,
+        "iterated": torch.Tag.pointwise in tags and not formatted,
+        "dynamic": torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags,
+    }
 
 
 def _has_kernel(name: str, key: str) -> bool:

@@ -96,7 +96,12 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
     plain.copy_(value);
     return self;
   }
-  const at::Tensor source = src.sizes() == self.sizes() || src.dim() == 0 ? src : *at::expand_inplace(self, src, "copy");
+  if (src.sizes() != self.sizes()) {
+    const auto shape = at::infer_size_dimvector(self.sizes(), src.sizes());
+    TORCH_CHECK(self.sizes() == at::IntArrayRef(shape), "output with shape ", self.sizes(), " doesn't match the broadcast shape ",
+                at::IntArrayRef(shape));
+  }
+  const at::Tensor source = src.sizes() == self.sizes() || src.dim() == 0 ? src : src.expand(self.sizes());
   if (!is_tiny(self)) {
     copy_down(self, source);
     return self;

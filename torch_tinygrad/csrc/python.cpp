@@ -152,7 +152,7 @@ OpTraits op_traits(const std::string& name) {
   py::gil_scoped_acquire gil;
   const py::dict answer = the_up().op_traits(name);
   return {answer["lifts"].cast<std::vector<size_t>>(), answer["writes"].cast<std::vector<size_t>>(), answer["random"].cast<bool>(),
-          answer["index"].cast<bool>()};
+          answer["index"].cast<bool>(), answer["iterated"].cast<bool>(), answer["dynamic"].cast<bool>()};
 }
 
 void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack) {

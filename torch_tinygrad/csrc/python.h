@@ -18,7 +18,7 @@ void ensure_ready();
 
 struct OpTraits {
   std::vector<size_t> lifts, writes;
-  bool random = false, index = false;
+  bool random = false, index = false, iterated = false, dynamic = false;
 };
 OpTraits op_traits(const std::string& name);
 

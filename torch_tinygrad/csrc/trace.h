@@ -29,7 +29,10 @@ struct OpInfo {
   bool reads_tensors = false;  // some argument is a tensor
   bool random = false;         // takes a slice of the generator's stream
   bool index = false;          // takes index tensors, which may be on the CPU
+  bool iterated = false;       // ATen's iterator lays its result out
+  bool dynamic = false;        // the shapes of results depend on values
 };
+const OpInfo& op_info(const c10::OperatorHandle& op);
 
 struct Region {
   int32_t storage;  // its number in the trace

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import tinygrad.codegen as codegen
+from tinygrad import helpers
 from tinygrad.codegen.late import gater
 from tinygrad.dtype import can_lossless_cast, dtypes
 from tinygrad.uop.ops import Ops, PatternMatcher, UPat
@@ -30,7 +33,24 @@ def _gates() -> PatternMatcher:
     return PatternMatcher([*gater.pm_move_gates_from_index.patterns[:-2], *replaced])
 
 
+def _share_cache_connection() -> None:
+    """tinygrad keeps one connection to its cache of compiled kernels, which SQLite ties to the thread that opened it.
+    Compiles come from any thread here, one at a time."""
+    if helpers._db_connection is None:
+        connect = sqlite3.connect
+
+        def connect_for_all_threads(*args, **kwargs):
+            return connect(*args, **kwargs, check_same_thread=False)
+
+        sqlite3.connect = connect_for_all_threads
+        try:
+            helpers.db_connection()
+        finally:
+            sqlite3.connect = connect
+
+
 def apply() -> None:
     """Safe to call more than once."""
+    _share_cache_connection()
     if codegen.pm_move_gates_from_index is gater.pm_move_gates_from_index:
         codegen.pm_move_gates_from_index = _gates()

@@ -1,0 +1,215 @@
+// Gathers the arguments of a call.
+#include "call.h"
+
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/select.h>
+
+#include "device.h"
+
+namespace tiny {
+
+void hash_value(Hash& key, const c10::IValue& value) {
+  if (value.isNone()) return key.add(uint64_t{11});
+  if (value.isInt()) return key.add(uint64_t{12}), key.add(static_cast<uint64_t>(value.toInt()));
+  if (value.isBool()) return key.add(uint64_t{13} + (value.toBool() ? 256 : 0));
+  if (value.isDouble()) return key.add(uint64_t{14}), key.add(value.toDouble());
+  if (value.isComplexDouble()) return key.add(value.toComplexDouble().real()), key.add(value.toComplexDouble().imag());
+  if (value.isString()) return key.add(uint64_t{15}), key.add(std::string_view(value.toStringRef()));
+  if (value.isIntList()) {
+    key.add(uint64_t{16});
+    const auto list = value.toIntList();
+    key.add(list.size());
+    for (int64_t v : list) key.add(static_cast<uint64_t>(v));
+    return;
+  }
+  if (value.isList()) {
+    key.add(uint64_t{17});
+    const auto& list = value.toListRef();
+    key.add(list.size());
+    for (const auto& v : list) hash_value(key, v);
+    return;
+  }
+  if (value.isDevice()) return key.add(uint64_t{18});
+  if (value.isGenerator() || value.isStream()) return key.add(uint64_t{19});
+  if (value.isSymInt()) return key.add(uint64_t{12}), key.add(static_cast<uint64_t>(value.toSymInt().guard_int(__FILE__, __LINE__)));
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "tiny: an argument of type ", value.tagKind(), " cannot be recorded");
+}
+
+namespace {
+
+void check_device(Call& call, const at::Tensor& t, size_t argument) {
+  const auto index = t.device().index();
+  if (call.device < 0) call.device = index;
+  TORCH_CHECK(index == call.device, "Expected all tensors to be on the same device, but found at least two devices, ",
+              c10::Device(c10::DeviceType::PrivateUse1, call.device), " and ", t.device(), "! (when checking argument for argument ",
+              call.info.op.schema().arguments()[argument].name(), " in method wrapper_", call.info.op.schema().name(), ")");
+}
+
+void gather_tensor(Call& call, c10::IValue& slot, const at::Tensor& given, size_t argument) {
+  if (!given.defined()) return call.key.add(uint64_t{1});
+  if (is_tiny(given)) {
+    check_device(call, given, argument);
+    call.tensors.push_back(given);
+    call.key.add(uint64_t{2} + (static_cast<uint64_t>(given.scalar_type()) << 8));
+    call.key.add(given.sizes());
+    call.key.add(given.strides());
+    return;
+  }
+  if (given.dim() == 0 && given.device().is_cpu() && !call.info.args[argument].write) {
+    call.key.add(uint64_t{3} + (static_cast<uint64_t>(given.scalar_type()) << 8) +
+                 (uint64_t{given.unsafeGetTensorImpl()->is_wrapped_number()} << 16));
+    return;
+  }
+  TORCH_CHECK(call.info.index && given.device().is_cpu(), "Expected all tensors to be on the same device, but found at least two devices, ",
+              c10::Device(c10::DeviceType::PrivateUse1, call.device < 0 ? current_device() : call.device), " and ", given.device(),
+              "! (when checking argument for argument ", call.info.op.schema().arguments()[argument].name(), " in method wrapper_",
+              call.info.op.schema().name(), ")");
+  const auto device = c10::Device(c10::DeviceType::PrivateUse1, call.device < 0 ? current_device() : call.device);
+  const at::Tensor moved = given.to(device);
+  slot = c10::IValue(moved);
+  gather_tensor(call, slot, moved, argument);
+}
+
+void hash_scalar_kind(Hash& key, const c10::IValue& value) {
+  key.add(uint64_t{20} + (value.isDouble() ? 1 : value.isInt() ? 2 : value.isBool() ? 3 : value.isComplexDouble() ? 4 : 5));
+}
+
+bool is_mask(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && (value.toTensor().scalar_type() == at::kBool || value.toTensor().scalar_type() == at::kByte);
+}
+
+// Masks among indices. Reading through one gives a shape that depends on values: it becomes the places of its ones.
+// Writing through one does not, and stays lazy.
+void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
+  c10::List<std::optional<at::Tensor>> expanded;
+  int64_t dim = 0;
+  bool any = false;
+  for (const auto& value : slot.toListRef()) {
+    if (!is_mask(value)) {
+      expanded.push_back(value.isNone() ? std::nullopt : std::optional<at::Tensor>(value.toTensor()));
+      dim++;
+      continue;
+    }
+    any = true;
+    const at::Tensor mask = value.toTensor();
+    for (int64_t j = 0; j < mask.dim(); j++)
+      TORCH_CHECK_INDEX(dim + j < self.dim() && mask.size(j) == self.size(dim + j), "The shape of the mask ", mask.sizes(), " at index ", j,
+                        " does not match the shape of the indexed tensor ", self.sizes(), " at index ", dim + j);
+    if (call.info.writes) {
+      expanded.push_back(mask);
+      dim += mask.dim();
+      continue;
+    }
+    const at::Tensor places = mask.to(self.device()).nonzero();
+    for (int64_t j = 0; j < mask.dim(); j++) expanded.push_back(places.select(1, j));
+    dim += mask.dim();
+  }
+  call.masked = any && call.info.writes;
+  if (any && !call.info.writes) slot = expanded;
+}
+
+// ATen fills through a single mask with one value of any dtype; all other values must have the target's.
+void check_index_put(const Call& call, const at::Tensor& self, const at::Tensor& values) {
+  TORCH_CHECK(self.scalar_type() == values.scalar_type() || (call.masked && values.numel() == 1),
+                    "Index put requires the source and destination dtypes match, got ", self.scalar_type(), " for the destination and ",
+                    values.scalar_type(), " for the source.");
+}
+
+}  // namespace
+
+void gather(Call& call, torch::jit::Stack& stack, size_t base) {
+  call.key = call.info.hash;
+  for (size_t i = 0; i < call.info.args.size(); i++) {
+    c10::IValue& slot = stack[base + i];
+    switch (call.info.args[i].kind) {
+      case OpInfo::Kind::Tensor:
+        if (slot.isNone()) {
+          call.key.add(uint64_t{1});
+        } else {
+          gather_tensor(call, slot, slot.toTensor(), i);
+        }
+        break;
+      case OpInfo::Kind::TensorList:
+        if (slot.isNone()) {
+          call.key.add(uint64_t{1});
+        } else {
+          const auto& list = slot.toListRef();
+          call.key.add(list.size());
+          for (const auto& v : list) {
+            c10::IValue same = v;
+            gather_tensor(call, same, v.toTensor(), i);
+          }
+        }
+        break;
+      case OpInfo::Kind::OptionalTensorList: {
+        if (slot.isNone()) {
+          call.key.add(uint64_t{1});
+          break;
+        }
+        if (call.info.index) {
+          expand_masks(call, slot, stack[base].toTensor());
+          if (call.info.writes) check_index_put(call, stack[base].toTensor(), stack[base + 2].toTensor());
+        }
+        auto list = slot.toList();
+        call.key.add(list.size());
+        for (size_t k = 0; k < list.size(); k++) {
+          c10::IValue element = list.get(k);
+          if (element.isNone()) {
+            call.key.add(uint64_t{1});
+            continue;
+          }
+          c10::IValue moved = element;
+          gather_tensor(call, moved, element.toTensor(), i);
+          if (!moved.toTensor().is_same(element.toTensor())) {
+            auto copy = list.copy();
+            copy.set(k, moved);
+            list = copy;
+            slot = copy;
+          }
+        }
+        break;
+      }
+      case OpInfo::Kind::Scalar:
+        if (call.info.args[i].lift) {
+          hash_scalar_kind(call.key, slot);
+        } else {
+          hash_value(call.key, slot);
+        }
+        break;
+      case OpInfo::Kind::ScalarList:
+        call.key.add(slot.toListRef().size());
+        for (const auto& v : slot.toListRef()) hash_scalar_kind(call.key, v);
+        break;
+      case OpInfo::Kind::Float:
+        if (call.info.args[i].lift && slot.isDouble()) {
+          hash_scalar_kind(call.key, slot);
+        } else {
+          hash_value(call.key, slot);
+        }
+        break;
+      case OpInfo::Kind::Generator:
+        break;
+      case OpInfo::Kind::Device:
+        if (!slot.isNone() && call.tensors.empty() && slot.toDevice().type() == c10::DeviceType::PrivateUse1 && slot.toDevice().has_index())
+          call.device = slot.toDevice().index();
+        break;
+      case OpInfo::Kind::Value:
+        hash_value(call.key, slot);
+        break;
+    }
+  }
+  if (call.device < 0) call.device = current_device();
+  if (!call.info.writes || call.tensors.size() < 2) return;
+  // What is written may overlap what is read: whether that is an error depends on where both lie.
+  for (size_t i = 0; i < call.tensors.size(); i++) {
+    for (size_t j = 0; j < i; j++) {
+      if (!call.tensors[i].storage().is_alias_of(call.tensors[j].storage())) continue;
+      call.aliased = true;
+      call.key.add(i * 64 + j);
+      call.key.add(static_cast<uint64_t>(call.tensors[i].storage_offset() - call.tensors[j].storage_offset()));
+    }
+    if (i >= 16) break;  // foreach forms: lists do not alias themselves
+  }
+}
+
+}  // namespace tiny

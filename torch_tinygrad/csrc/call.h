@@ -1,0 +1,28 @@
+// The arguments of one call, gathered in one pass.
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include "trace.h"
+
+namespace tiny {
+
+inline bool is_tiny(const at::Tensor& t) { return t.defined() && t.device().type() == c10::DeviceType::PrivateUse1; }
+
+struct Call {
+  const OpInfo& info;
+  c10::SmallVector<at::Tensor, 8> tensors;  // every defined tensor of the device, in order
+  Hash key;
+  c10::DeviceIndex device = -1;
+  bool aliased = false;  // something written shares its storage with another argument
+  bool masked = false;   // an index is a mask
+};
+
+// First pass over the arguments (the last of the stack, from `base` on): checks devices, collects tensors, computes the
+// key of the inference. Index tensors on the CPU move to the device; masks to read through become indices.
+void gather(Call& call, torch::jit::Stack& stack, size_t base);
+
+void hash_value(Hash& key, const c10::IValue& value);
+
+}  // namespace tiny

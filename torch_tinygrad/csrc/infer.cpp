@@ -1,0 +1,196 @@
+// Inference on Meta tensors.
+#include "infer.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/fill.h>
+#include <ATen/ops/from_blob.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "python.h"
+
+namespace tiny {
+namespace {
+
+// Up to so many bytes of arguments, the CPU's own kernel is asked.
+constexpr size_t kMaxBytesOnCpu = size_t{1} << 20;
+
+// Tensors of the same geometry on another device. Where arguments alias, so do these: ATen's overlap checks then apply.
+std::vector<at::Tensor> stand_ins(const Call& call, c10::Device device) {
+  std::vector<at::Tensor> result;
+  std::unordered_map<const void*, at::Tensor> bases;
+  for (const auto& t : call.tensors) {
+    if (!call.aliased) {
+      result.push_back(at::empty_strided(t.sizes(), t.strides(), at::TensorOptions().dtype(t.dtype()).device(device)));
+      continue;
+    }
+    at::Tensor& base = bases[t.storage().unsafeGetStorageImpl()];
+    if (!base.defined()) base = at::empty({static_cast<int64_t>(t.storage().nbytes())}, at::TensorOptions().dtype(at::kByte).device(device));
+    at::Tensor alias = at::empty({0}, at::TensorOptions().dtype(t.dtype()).device(device));
+    alias.unsafeGetTensorImpl()->set_storage_keep_dtype(base.storage());
+    alias.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+    result.push_back(alias);
+  }
+  return result;
+}
+
+Shape shape_of(const at::Tensor& t) {
+  return {{t.sizes().begin(), t.sizes().end()}, {t.strides().begin(), t.strides().end()}, t.scalar_type(), t.storage_offset()};
+}
+
+Inferred::Result result_of(const at::Tensor& out, const std::vector<at::Tensor>& metas) {
+  using Kind = Inferred::Result::Kind;
+  if (!out.defined()) return {Kind::Undefined, -1, {}};
+  for (size_t i = 0; i < metas.size(); i++)
+    if (out.is_same(metas[i])) return {Kind::Argument, static_cast<int>(i), {}};
+  for (size_t i = 0; i < metas.size(); i++)
+    if (out.storage().is_alias_of(metas[i].storage())) return {Kind::View, static_cast<int>(i), shape_of(out)};
+  return {Kind::Fresh, -1, shape_of(out)};
+}
+
+// Meta kernels written in Python do not always lay results out as ATen's iterator does: this asks the iterator.
+void lay_out_as_iterator(const Call& call, const std::vector<at::Tensor>& metas, Inferred& inferred) {
+  if (!call.info.iterated || call.info.writes || inferred.returns.size() != 1 || inferred.returns[0].tensors.size() != 1) return;
+  auto& result = inferred.returns[0].tensors[0];
+  if (result.kind != Inferred::Result::Kind::Fresh || metas.empty()) return;
+  at::TensorIteratorConfig config;
+  config.check_all_same_dtype(false).check_all_same_device(false).set_check_mem_overlap(false);
+  config.declare_static_dtype_and_device(result.shape.dtype, c10::Device(c10::kMeta));
+  config.add_owned_output(at::Tensor());
+  for (const auto& meta : metas) config.add_owned_const_input(meta);
+  const at::Tensor out = config.build().tensor(0);
+  if (out.sizes() == at::IntArrayRef(result.shape.sizes)) result.shape.strides.assign(out.strides().begin(), out.strides().end());
+}
+
+// The arguments with every tensor of the device replaced by the next stand-in, and devices by theirs.
+torch::jit::Stack with_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& stand_ins, c10::Device device) {
+  torch::jit::Stack stack;
+  stack.reserve(args.size());
+  size_t next = 0;
+  auto stand_in = [&](const at::Tensor& t) { return is_tiny(t) ? stand_ins[next++] : t; };
+  for (size_t i = 0; i < args.size(); i++) {
+    const c10::IValue& value = args[i];
+    const OpInfo::Kind kind = call.info.args[i].kind;
+    if (kind == OpInfo::Kind::Device) {
+      stack.emplace_back(device);
+    } else if (kind == OpInfo::Kind::Generator) {
+      stack.emplace_back();
+    } else if (value.isNone()) {
+      stack.push_back(value);
+    } else if (kind == OpInfo::Kind::Tensor) {
+      stack.emplace_back(stand_in(value.toTensor()));
+    } else if (kind == OpInfo::Kind::TensorList) {
+      c10::List<at::Tensor> list;
+      for (const auto& v : value.toListRef()) list.push_back(stand_in(v.toTensor()));
+      stack.emplace_back(std::move(list));
+    } else if (kind == OpInfo::Kind::OptionalTensorList) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& v : value.toListRef()) list.push_back(v.isNone() ? std::nullopt : std::optional<at::Tensor>(stand_in(v.toTensor())));
+      stack.emplace_back(std::move(list));
+    } else {
+      stack.push_back(value);
+    }
+  }
+  return stack;
+}
+
+// What the operator returned, and what it did to the stand-ins.
+Inferred describe(const torch::jit::Stack& results, const std::vector<at::Tensor>& stand_ins, const std::vector<Shape>& before) {
+  Inferred inferred;
+  for (const auto& value : results) {
+    Inferred::Return ret;
+    if (value.isTensor()) {
+      ret.tensors.push_back(result_of(value.toTensor(), stand_ins));
+    } else if (value.isTensorList()) {
+      ret.is_list = true;
+      for (const auto& v : value.toListRef()) ret.tensors.push_back(result_of(v.toTensor(), stand_ins));
+    } else {
+      ret.is_value = true;
+      ret.value = value;
+    }
+    inferred.returns.push_back(std::move(ret));
+  }
+  for (size_t i = 0; i < stand_ins.size(); i++)
+    if (stand_ins[i].sizes() != at::IntArrayRef(before[i].sizes) || stand_ins[i].strides() != at::IntArrayRef(before[i].strides))
+      inferred.resized.emplace_back(static_cast<int>(i), shape_of(stand_ins[i]));
+  return inferred;
+}
+
+std::vector<Shape> shapes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<Shape> shapes;
+  for (const auto& t : tensors) shapes.push_back(shape_of(t));
+  return shapes;
+}
+
+Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  const std::vector<at::Tensor> metas = stand_ins(call, c10::Device(c10::kMeta));
+  const std::vector<Shape> before = shapes_of(metas);
+  torch::jit::Stack stack = with_stand_ins(call, args, metas, c10::Device(c10::kMeta));
+  if (call.masked) {
+    stack.resize(1);  // written in place: the result is the first argument
+  } else {
+    infer_on_meta(call.info, stack);
+  }
+  Inferred inferred = describe(stack, metas, before);
+  lay_out_as_iterator(call, metas, inferred);
+  return inferred;
+}
+
+// The CPU's kernel on small arguments of the same geometry says everything exactly: layouts, and refusals with their
+// words. A refusal counts if it does not depend on the values, that is, if zeros and ones are refused alike.
+std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  if (call.info.random || call.info.dynamic || call.masked || call.tensors.empty()) return std::nullopt;
+  size_t bytes = 0;
+  for (const auto& t : call.tensors) bytes += call.aliased ? t.storage().nbytes() : t.nbytes();
+  if (bytes > kMaxBytesOnCpu) return std::nullopt;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::string refused;
+  for (const int64_t fill : {0, 1}) {
+    const std::vector<at::Tensor> tensors = stand_ins(call, c10::Device(c10::kCPU));
+    for (const auto& t : tensors) at::from_blob(t.storage().mutable_data(), {static_cast<int64_t>(t.storage().nbytes())}, at::kByte).zero_();
+    if (fill == 1)
+      for (const auto& t : tensors)
+        if (at::has_internal_overlap(t) == at::MemOverlap::No) t.fill_(1);
+    const std::vector<Shape> before = shapes_of(tensors);
+    torch::jit::Stack stack = with_stand_ins(call, args, tensors, c10::Device(c10::kCPU));
+    try {
+      call.info.op.callBoxed(&stack);
+      return describe(stack, tensors, before);
+    } catch (const c10::Error& error) {
+      const std::string message = error.what_without_backtrace();
+      if (message.find("Could not run '") != std::string::npos) return std::nullopt;
+      if (fill == 1 && message == refused) throw;
+      refused = message;
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  if (auto inferred = infer_from_cpu(call, args)) return *std::move(inferred);
+  return infer_from_meta(call, args);
+}
+
+}  // namespace
+
+std::shared_ptr<const Inferred> cached_inference(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  static std::mutex mutex;
+  static std::unordered_map<Hash, std::shared_ptr<const Inferred>, HashHash> cache;
+  {
+    std::lock_guard<std::mutex> guard(mutex);
+    if (auto it = cache.find(call.key); it != cache.end()) return it->second;
+  }
+  auto inferred = std::make_shared<const Inferred>(infer(call, args));
+  std::lock_guard<std::mutex> guard(mutex);
+  if (cache.size() > 100000) cache.clear();
+  cache.emplace(call.key, inferred);
+  return inferred;
+}
+
+}  // namespace tiny
