@@ -55,15 +55,24 @@ def batch_norm(x, weight, bias, running_mean, running_var, training: bool, momen
             running_var = running_var * (1 - momentum) + unbiased.cast(running_var.dtype) * momentum
     else:
         mean, var = running_mean.cast(kept), running_var.cast(kept)
-    mean, invstd = (v.cast(meta[1].tiny).cast(kept) for v in (mean, (var + eps).rsqrt()))
+    invstd = (var + eps).rsqrt()
+    if meta[1] is not None:
+        mean, invstd = (v.cast(meta[1].tiny).cast(kept) for v in (mean, invstd))
     result = (x - channels(mean, rank)) * channels(invstd, rank)
     result = affine(result, *(None if p is None else channels(p, rank) for p in (weight, bias)))
     return result, mean, invstd, running_mean, running_var
 
 
-def saved(value: Tensor, meta) -> Tensor:
+def saved(value: Tensor, meta) -> Tensor | None:
     """What is kept for the backward pass: nothing, where PyTorch keeps nothing outside of training."""
+    if meta is None:
+        return None
     return Tensor.zeros(0, dtype=meta.tiny) if meta.shape == (0,) else value
+
+
+def reserve(meta) -> Tensor | None:
+    """What some other devices keep for the backward pass."""
+    return None if meta is None else Tensor.zeros(*meta.shape, dtype=meta.tiny)
 
 
 @lowers(aten.native_batch_norm.default)
@@ -96,14 +105,13 @@ def batch_norm_update_functional(x, weight, bias, running_mean, running_var, mom
     out, mean, invstd, new_mean, new_var = batch_norm(
         x, weight, bias, running_mean, running_var, True, momentum, eps, meta
     )
-    return out, mean, invstd, Tensor.zeros(*meta[3].shape, dtype=meta[3].tiny), new_mean, new_var
+    return out, mean, invstd, reserve(meta[3]), new_mean, new_var
 
 
 @lowers(aten._batch_norm_no_update.default)
 def batch_norm_no_update(x, weight, bias, running_mean, running_var, momentum, eps, *, meta):
     out, mean, invstd, _, _ = batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps, meta)
-    reserve = Tensor.zeros(*meta[3].shape, dtype=meta[3].tiny)
-    return out, saved(mean, meta[1]), saved(invstd, meta[2]), reserve
+    return out, saved(mean, meta[1]), saved(invstd, meta[2]), reserve(meta[3])
 
 
 @lowers(aten.native_batch_norm_backward.default)
@@ -131,7 +139,7 @@ def batch_norm_gradients(
 
 @lowers(aten.batch_norm_backward.default)
 def batch_norm_gradients_with_reserve(
-    grad, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask, reserve
+    grad, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask, kept
 ):
     return batch_norm_gradients(
         grad, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask

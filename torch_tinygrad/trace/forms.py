@@ -135,13 +135,29 @@ def form_of(name: str) -> Form:
     return Form(f"{qualified}.{functional}" if functional else qualified, positions, _defaults(target))
 
 
-def _batch_norm(args, outs, writes, origin: int) -> Node:
-    """`native_batch_norm` updates the running statistics without saying so in its schema."""
-    training, running = args[5], args[3]
-    if running is None:
-        return Node("aten::_native_batch_norm_legit.no_stats", (*args[:3], *args[5:]), tuple(outs), origin)
-    updates = tuple(writes) if training else (None, None)
-    return Node("aten::_native_batch_norm_legit_functional", tuple(args), (*outs, *updates), origin)
+# Batch norms write running statistics, some without saying so in their schema: the functional form of each, which takes
+# the same arguments.
+_BATCH_NORMS = {
+    "aten::native_batch_norm": "aten::_native_batch_norm_legit_functional",
+    "aten::native_batch_norm.out": "aten::_native_batch_norm_legit_functional",
+    "aten::_native_batch_norm_legit": "aten::_native_batch_norm_legit_functional",
+    "aten::_native_batch_norm_legit.out": "aten::_native_batch_norm_legit_functional",
+    "aten::_batch_norm_with_update": "aten::_batch_norm_with_update_functional",
+    "aten::_batch_norm_with_update.out": "aten::_batch_norm_with_update_functional",
+}
+
+
+def _batch_norm(name: str, args, outs, writes, origin: int) -> Node:
+    functional = _BATCH_NORMS[name]
+    args = args[: len(overload_of(functional)._schema.arguments)]
+    running = [a for a in args[3:5] if a is not None]
+    results = (*outs, *writes[len(running) :])
+    if not running:
+        return Node("aten::_native_batch_norm_legit.no_stats", (*args[:3], *args[5:]), results, origin)
+    updates = iter(writes)
+    states = [None if a is None else next(updates) for a in args[3:5]]
+    trains = functional != "aten::_native_batch_norm_legit_functional" or args[5]
+    return Node(functional, tuple(args), (*results, *(states if trains else (None, None))), origin)
 
 
 def _elements(value, count: int) -> list:
@@ -152,8 +168,8 @@ def reduce_forms(raw: list[tuple]) -> list[Node]:
     """Recorded nodes `(overload, args, outs, writes)` as functional nodes."""
     nodes: list[Node] = []
     for origin, (name, args, outs, writes) in enumerate(raw):
-        if name in ("aten::native_batch_norm", "aten::_native_batch_norm_legit"):
-            nodes.append(_batch_norm(args, outs, writes, origin))
+        if name in _BATCH_NORMS:
+            nodes.append(_batch_norm(name, args, outs, writes, origin))
             continue
         form = form_of(name)
         extra = tuple(args[len(overload_of(name)._schema.arguments) :])  # seed and offset of random operators
