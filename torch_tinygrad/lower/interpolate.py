@@ -271,7 +271,8 @@ OPERATORS = [
     ("_upsample_lanczos2d_aa", "lanczos_aa", 2, True),
 ]
 for _name, _mode, _rank, _has_corners in OPERATORS:
-    register(_name, MODES[_mode], _rank, _has_corners)
+    if hasattr(aten, _name):  # Lanczos filters came with PyTorch 2.13
+        register(_name, MODES[_mode], _rank, _has_corners)
 
 
 @lowers(aten.pixel_shuffle.default)
