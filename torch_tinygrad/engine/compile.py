@@ -33,6 +33,7 @@ def compile_trace(raw: Trace, varying: list[int], device_index: int):
         except NodeError as error:
             if error.tiny_node >= 0:
                 raise
+            # A batched node stands for many recorded ones: without batching, the one to blame has a number.
             graph = tiny_graph(raw, set(varying), device, simplify=False)
         program = (host if is_host() else remote).assemble(schedule(graph))
     finally:

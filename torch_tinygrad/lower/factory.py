@@ -17,7 +17,8 @@ aten = torch.ops.aten
 def filled(value, result: Meta) -> Tensor:
     if is_number(value):
         return constant(value, result.tiny, result.shape)
-    return convert(value, result.tiny).reshape((1,) * len(result.shape)).expand(result.shape)
+    missing = len(result.shape) - value.ndim
+    return convert(value, result.tiny).reshape((1,) * missing + tuple(value.shape)).expand(result.shape)
 
 
 @lowers(aten.full.default, lifts=("fill_value",))

@@ -193,7 +193,8 @@ class _Builder:
                 keyword[name] = value
             else:
                 positional.append(value)
-        extra: dict[str, Any] = {"meta": tuple(Meta(o.size, o.dtype) if o is not None else None for o in node.outs)}
+        inferred = node.inferred or node.outs
+        extra: dict[str, Any] = {"meta": tuple(Meta(o.size, o.dtype) if o is not None else None for o in inferred)}
         if is_random(node.op):
             seed, offset = (n.position for n in node.args[-2:])
             extra["rng"] = Random(self.lift([seed], False).reshape(()), self.lift([offset], False).reshape(()))

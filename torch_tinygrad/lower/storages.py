@@ -83,7 +83,7 @@ class Flat:
         """The whole value as elements of `dtype`."""
         self.load(dtype)
         if self.value is None:
-            self.value = Tensor.zeros(self.count(dtype), dtype=dtype, device=self.device)
+            self.value = Tensor.zeros(self.count(dtype), dtype=dtype, buffer=False)
         if self.value.dtype == dtype:
             return self.value
         n = self.count(dtype)
@@ -96,7 +96,7 @@ class Flat:
             return self._read_complex(region)
         dtype = TO_TINY[region.dtype]
         if region.numel == 0:
-            return Tensor.zeros(region.size, dtype=dtype, device=self.device)
+            return Tensor.zeros(region.size, dtype=dtype, buffer=False)
         flat = self.typed(dtype)
         for patch in reversed(self.patches):
             if patch.region == region:
