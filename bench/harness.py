@@ -35,6 +35,8 @@ class Settings:
     contenders: tuple[str, ...] = ORDER
     # What a contender may take in all its rounds, and what a round of a fast one should take at least.
     budget_seconds: float = 40.0
+    # On a loaded machine, processor time of one thread is what repeats.
+    clock: Callable[[], float] = time.perf_counter
     round_seconds: float = 0.05
 
 
@@ -112,11 +114,11 @@ def difference(a: Any, b: Any) -> float:
 # ---- measuring ----
 
 
-def timed(step: Step, calls: int = 1) -> tuple[float, Any]:
-    start = time.perf_counter()
+def timed(step: Step, clock: Callable[[], float], calls: int = 1) -> tuple[float, Any]:
+    start = clock()
     for _ in range(calls):
         result = step()
-    return (time.perf_counter() - start) / calls, result
+    return (clock() - start) / calls, result
 
 
 WARM_UP = 4
@@ -134,13 +136,13 @@ def measure(work: Workload, settings: Settings) -> Result:
             continue
         try:
             step = builders[who]()
-            result.first_ms[who], value = timed(step)
+            result.first_ms[who], value = timed(step, settings.clock)
             outcome = [to_host(value)]
             result.first_ms[who] *= 1e3
             warm = float("inf")
             # The same number of calls for everyone: a training step changes its state.
             for _ in range(WARM_UP - 1):
-                took, value = timed(step)
+                took, value = timed(step, settings.clock)
                 warm = min(warm, took)
                 outcome.append(to_host(value))
             calls[who] = max(1, min(1000, int(settings.round_seconds / max(warm, 1e-6))))
@@ -163,7 +165,7 @@ def measure(work: Workload, settings: Settings) -> Result:
             if calls[who] > 1:
                 steps[who]()  # threads of the last contender come to rest, caches fill
             kernels = torch.tiny.stats()["kernels"] if who == TINY else 0
-            took, _ = timed(steps[who], calls[who])
+            took, _ = timed(steps[who], settings.clock, calls[who])
             if who == TINY:
                 result.kernels = (torch.tiny.stats()["kernels"] - kernels) // calls[who]
             times[who].append(took)

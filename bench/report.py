@@ -76,10 +76,10 @@ def part_table(name: str, found: dict) -> str:
 
 def markdown(results: dict) -> str:
     m = results["machine"]
-    load = f"load average {m['load_before']:.1f} before and {m.get('load_after', 0):.1f} after"
+    load = f"{m.get('clock', 'wall clock')}, load average {m['load_before']:.1f} before and {m.get('load_after', 0):.1f} after"
     lines = [
         f"Measured {m['date']} on {m['cpu']}, {m['cores']} cores; torch {m['torch']}, tinygrad {m['tinygrad']};",
-        f"{load}. A ratio is tiny's time over the other's, the median over interleaved rounds: below 1, tiny is faster.",
+        f"{load}. A ratio is tiny's time over the other's, the median over interleaved rounds: below 1 tiny is faster.",
         "In brackets the goal; in bold what misses it. `agree` is the largest difference from eager's result, relative",
         "to the size of that result.",
         "",
