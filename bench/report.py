@@ -76,7 +76,8 @@ def part_table(name: str, found: dict) -> str:
 
 def markdown(results: dict) -> str:
     m = results["machine"]
-    load = f"{m.get('clock', 'wall clock')}, load average {m['load_before']:.1f} before and {m.get('load_after', 0):.1f} after"
+    average = f"load average {m['load_before']:.1f} before and {m.get('load_after', 0):.1f} after"
+    load = f"{m.get('clock', 'wall clock')}, {average}"
     lines = [
         f"Measured {m['date']} on {m['cpu']}, {m['cores']} cores; torch {m['torch']}, tinygrad {m['tinygrad']};",
         f"{load}. A ratio is tiny's time over the other's, the median over interleaved rounds: below 1 tiny is faster.",
