@@ -1,6 +1,9 @@
 // Gathers the arguments of a call.
 #include "call.h"
 
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/select.h>
 
@@ -45,8 +48,20 @@ void check_device(Call& call, const at::Tensor& t, size_t argument) {
               call.info.op.schema().arguments()[argument].name(), " in method wrapper_", call.info.op.schema().name(), ")");
 }
 
+// The values of a tensor with the conjugate or negative bit: a region has no place for those.
+at::Tensor physical(const at::Tensor& given) {
+  const at::Tensor plain = given.is_conj() ? at::conj_physical(given.conj()) : given;
+  return plain.is_neg() ? at::neg(plain._neg_view()) : plain;
+}
+
 void gather_tensor(Call& call, c10::IValue& slot, const at::Tensor& given, size_t argument) {
   if (!given.defined()) return call.key.add(uint64_t{1});
+  if (is_tiny(given) && (given.is_conj() || given.is_neg())) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!call.info.args[argument].write, "tiny: ", call.info.name, " cannot write to a conjugate or negative view");
+    const at::Tensor values = physical(given);
+    slot = c10::IValue(values);
+    return gather_tensor(call, slot, values, argument);
+  }
   if (is_tiny(given)) {
     check_device(call, given, argument);
     call.tensors.push_back(given);
@@ -170,7 +185,7 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base) {
         break;
       }
       case OpInfo::Kind::Scalar:
-        if (call.info.args[i].lift) {
+        if (call.info.args[i].lift && !slot.isComplexDouble()) {
           hash_scalar_kind(call.key, slot);
         } else {
           hash_value(call.key, slot);
