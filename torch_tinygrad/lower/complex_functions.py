@@ -129,10 +129,10 @@ def acosh(z: Complex) -> Complex:
 
 
 def atanh(z: Complex) -> Complex:
-    below, above = 1.0 - z.re, 1.0 + z.re
-    square = z.im * z.im
-    re = 0.25 * m.log1p(4.0 * z.re / (below * below + square))
-    return Complex(re, 0.5 * t.atan2(2.0 * z.im, below * above - square))
+    size, square = m.absolute(z.re), z.im * z.im
+    below, above = 1.0 - size, 1.0 + size
+    re = 0.25 * m.log1p(4.0 * size / (below * below + square))
+    return Complex(m.copysign(re, z.re), 0.5 * t.atan2(2.0 * z.im, below * above - square))
 
 
 def turned(hyperbolic):

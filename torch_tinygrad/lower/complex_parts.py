@@ -13,7 +13,20 @@ aten = torch.ops.aten
 
 # Arguments that hold values, by the names schemas give them: the others are places and masks, the same for both parts.
 VALUES = frozenset(
-    ("self", "input", "other", "tensors", "src", "source", "value", "values", "grad", "grad_output", "weight")
+    (
+        "self",
+        "input",
+        "other",
+        "tensors",
+        "src",
+        "source",
+        "value",
+        "values",
+        "grad",
+        "grad_in",
+        "grad_output",
+        "weight",
+    )
 )
 LIFTS = frozenset(("value", "alpha"))
 

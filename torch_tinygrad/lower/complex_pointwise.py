@@ -23,6 +23,8 @@ for _name, _compute in f.UNARY.items():
         return compute(as_complex(z, widen(meta[0].tiny)))
 
 
+lowers_complex(torch.ops.prims.conj_physical.default)(Complex.conj)
+
 TO_REAL = {
     aten.abs: Complex.abs,
     aten.angle: Complex.angle,
@@ -192,6 +194,12 @@ def tanh_backward(grad, y, *, meta):
 
 
 # ---- made of parts ----
+
+
+@lowers_complex(torch.ops.prims.where.default)
+def where(condition, a, b, *, meta):
+    a, b = (as_complex(v, meta[0].tiny) for v in (a, b))
+    return a.chosen(condition, b)
 
 
 @lowers_complex(aten.complex.default)

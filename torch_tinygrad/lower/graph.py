@@ -235,9 +235,17 @@ class _Builder:
             return UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
 
         buffers = [buffer_of(out) for out in outs]
-        laid_out = [i.contiguous().uop for i in inputs if i.numel()]
+        laid_out = [_laid_out(i) for i in inputs if i.numel()]
         outputs = [b for b in buffers if b is not None]
         call = function.call(*outputs, *laid_out) if outputs else None
         # empty results have no buffer and nothing to write
         values = [None if b is None else Tensor(b.after(call)).reshape(o.size) for o, b in zip(outs, buffers, strict=True)]
         self.write(Node(node.op, node.args, outs, node.origin), values)
+
+
+def _laid_out(value: Tensor) -> UOp:
+    """The value in a buffer of its own; tinygrad would fold a constant into whoever reads it."""
+    if value.uop.base.op is not Ops.CONST:
+        return value.contiguous().uop
+    buffer = UOp.new_buffer(value.device, value.numel(), value.dtype)
+    return buffer.after(buffer.store(value.reshape(-1).uop))

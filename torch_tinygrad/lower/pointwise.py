@@ -218,7 +218,7 @@ def lerp(start, end, weight, *, meta):
     return near_start.where(start + weight * (end - start), end - (end - start) * (1.0 - weight))
 
 
-@lowers(aten.where.self)
+@lowers(aten.where.self, torch.ops.prims.where.default)
 def where(condition, a, b, *, meta):
     return condition.cast(dtypes.bool).where(*operands(meta[0].tiny, a, b))
 

@@ -71,6 +71,10 @@ class _Recorder(TorchDispatchMode):
         schema = func._schema
         if func in (torch.ops.aten._local_scalar_dense.default,):
             raise NotDecomposable("a decomposition that reads values")
+        # Autograd, which would take composite operators apart, has already been passed when a flush compiles.
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            with self:
+                return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
         results = [r for r in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(r, torch.Tensor)]
         if not results and not schema.is_mutable:
