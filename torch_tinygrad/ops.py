@@ -14,6 +14,9 @@ from .trace.forms import form_of, is_random, overload_of
 # Operators that take index tensors, which PyTorch lets users keep on the CPU.
 INDEXING = {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor"}
 
+# Operators that refuse arguments by their values: stand-ins cannot be asked.
+REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward"}
+
 # Composite kernels that must stay: they allocate, choose devices, or are views.
 KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
                   "aten::resize_as_", "aten::set_.source_Tensor", "aten::lift", "aten::lift_fresh"}  # fmt: skip
@@ -59,7 +62,8 @@ def op_traits(name: str) -> dict:
         "random": is_random(name),
         "index": name in INDEXING,
         "iterated": torch.Tag.pointwise in tags and not formatted,
-        "dynamic": torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags,
+        "dynamic": bool({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(tags))
+        or overload._schema.name in REFUSE_VALUES,
     }
 
 

@@ -132,13 +132,14 @@ def target_weights(target: Tensor, weight: Tensor | None, ignore_index: int, kep
 @lowers(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, *, meta
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     x = wide(x)
     target = target.reshape(class_last(x).shape[:-1])
     weights = target_weights(target, weight, ignore_index, x.dtype)
     loss = (target != ignore_index).where(-at_class(class_last(x), target) * weights, 0)
     if reduction == NONE:
-        return loss, weights if x.ndim == 1 else Tensor.zeros(*meta[1].shape, dtype=x.dtype)
+        unused = None if meta[1] is None else Tensor.zeros(*meta[1].shape, dtype=x.dtype)
+        return loss, weights if x.ndim == 1 else unused
     total_weight = weights.sum(dtype=x.dtype)
     total = loss.sum(dtype=x.dtype)
     return (total / total_weight if reduction == MEAN else total), total_weight

@@ -27,7 +27,7 @@ def drop_dead(trace: Trace) -> Trace:
                 unneeded[out.storage].add(out)
         for region in value_reads(node):
             unneeded[region.storage].remove(region)
-        kept.append(node if outs == node.outs else Node(node.op, node.args, outs, node.origin))
+        kept.append(node if outs == node.outs else Node(node.op, node.args, outs, node.origin, node.outs))
     kept.reverse()
     return Trace(kept, trace.storages, trace.numbers)
 

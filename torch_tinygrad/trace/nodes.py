@@ -63,6 +63,7 @@ class Node:
     args: tuple[Any, ...]
     outs: tuple[Region | None, ...]
     origin: int = -1  # the recorded node it comes from, where that is one
+    inferred: tuple[Region | None, ...] = ()  # all results as recorded, where some of them are no longer needed
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from the longest to the shortest.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import copysign
 
 import numpy as np
@@ -59,7 +59,7 @@ def _settled(trace: Trace, original: Trace) -> Trace:
         first, rest = constants[arg.position], _positions(arg)
         return first if all(_same_number(first, constants.get(position)) for position in rest) else arg
 
-    nodes = [Node(node.op, tuple(map(settle, node.args)), node.outs, node.origin) for node in trace.nodes]
+    nodes = [replace(node, args=tuple(map(settle, node.args))) for node in trace.nodes]
     return Trace(nodes, trace.storages, trace.numbers)
 
 
