@@ -17,7 +17,7 @@ from tinygrad.tensor import transform_to_call
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 from torch_tinygrad.lower.graph import Graph
-from torch_tinygrad.lower.storages import Flat, apply
+from torch_tinygrad.lower.storages import Flat, Patch, apply
 from torch_tinygrad.trace import geometry
 
 from .kernels import compiled
@@ -83,9 +83,10 @@ def _schedule(graph: Graph, in_place: bool) -> Schedule:
     for number, flat in enumerate(graph.flats):
         if not flat.storage.live or not flat.written:
             continue
-        if flat.patches:
-            _store_patches(result, number, flat, in_place)
+        if patches := flat.in_place_patches():
+            _store_patches(result, number, flat, patches, in_place)
             continue
+        flat.merge_patches()
         assert flat.value is not None
         value = flat.value.uop
         if in_place and _fits(flat) and depends_elementwise(value, flat.buffer):
@@ -110,10 +111,10 @@ def _alias(result: Schedule, buffer: UOp, number: int) -> UOp:
     return alias
 
 
-def _store_patches(result: Schedule, number: int, flat: Flat, in_place: bool) -> None:
+def _store_patches(result: Schedule, number: int, flat: Flat, patches: list[Patch], in_place: bool) -> None:
     assert flat.buffer is not None
     state = _alias(result, flat.buffer, number)
-    for patch in flat.patches:
+    for patch in patches:
         region = patch.region
         if patch.update is not None:
             updated = patch.update(Tensor(state).reshape(region.size)).uop

@@ -1,7 +1,7 @@
 """Storages as values: one flat tensor per storage, read and written through strided regions.
 
-A write to a storage that is new in the trace composes into its value. A write to part of a storage that already has a
-buffer is kept as a patch: later reads see it, and in the end only the patch is stored, into the same buffer.
+A write to part of a storage is kept as a patch: later reads see it, and in the end the patches compose into one value,
+or, where the storage had a buffer already, only they are stored, into the same buffer.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from .gather import take_flat
 from .registry import TO_TINY
 from .updates import update
 
-# A value with more patches than this is written whole.
-MAX_PATCHES = 16
+# A buffer with more patches than this is written whole; a value never keeps more apart than that.
+MAX_STORES = 16
+MAX_PATCHES = 1024
 
 
 def apply(value: Tensor, plan: list[geometry.Step]) -> Tensor:
@@ -65,7 +66,8 @@ class Flat:
     device: str
     buffer: UOp | None = None  # the buffer it had before the trace, as an input
     value: Tensor | None = None  # what it holds; None while nothing was ever written
-    patches: list[Patch] = field(default_factory=list)
+    patches: list[Patch] = field(default_factory=list)  # written since, oldest first
+    places: dict[Region, int] = field(default_factory=dict)  # of each patch's region, the newest
     written: bool = False
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
     numbers: Complex | None = None
@@ -97,14 +99,10 @@ class Flat:
         dtype = TO_TINY[region.dtype]
         if region.numel == 0:
             return Tensor.zeros(region.size, dtype=dtype, buffer=False)
-        flat = self.typed(dtype)
-        for patch in reversed(self.patches):
-            if patch.region == region:
-                return patch.value
-            if patch.region.dtype != region.dtype or geometry.overlaps(patch.region, region):
-                flat = self._patched(dtype)
-                break
-        return strided(flat, region)
+        written = self.places.get(region, -1)
+        if any(p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in self.patches[written + 1 :]):
+            return strided(self._patched(dtype), region)
+        return self.patches[written].value if written >= 0 else strided(self.typed(dtype), region)
 
     def _read_complex(self, region: Region) -> Complex:
         numbers, parts = self.numbers, parts_region(region)
@@ -130,21 +128,24 @@ class Flat:
         self.written = True
         plan = geometry.write_plan(n, region.size, region.stride, region.offset)
         if plan is not None and geometry.covers(n, region.size, region.stride, region.offset):
-            self.value, self.patches = apply(value, plan), []
+            self._replace(apply(value, plan))
             return
         self.load(dtype)
         if plan is None:
-            self._merge_patches()
-            self.value = update(self.typed(dtype), 0, index_of(region).flatten(), value.flatten(), "set")
-        elif self.value is None:
-            self.value = apply(value, plan)
-        elif self.is_patched_buffer(dtype):
-            self.patches = [p for p in self.patches if p.region != region or p.update] + [Patch(region, value)]
-            if len(self.patches) > MAX_PATCHES:
-                self._merge_patches()
-        else:
-            self._merge_patches()
-            self.value = self._composed(self.typed(dtype), region, value)
+            self.merge_patches()
+            self._replace(update(self.typed(dtype), 0, index_of(region).flatten(), value.flatten(), "set"))
+            return
+        if len(self.patches) == MAX_PATCHES or any(p.region.dtype != region.dtype for p in self.patches[:1]):
+            self.merge_patches()
+        self.value = self.typed(dtype)
+        self._patch(Patch(region, value))
+
+    def _replace(self, value: Tensor) -> None:
+        self.value, self.patches, self.places = value, [], {}
+
+    def _patch(self, patch: Patch) -> None:
+        self.places[patch.region] = len(self.patches)
+        self.patches.append(patch)
 
     def update(self, region: Region, value: Tensor, in_place: Callable[[Tensor], Tensor]) -> None:
         """A write of the whole storage that changes little of it: `in_place` does so in the buffer itself."""
@@ -153,7 +154,7 @@ class Flat:
         whole = region.offset == 0 and region.numel == self.count(dtype) and geometry.is_contiguous(region.size, region.stride)
         if whole and self.is_patched_buffer(dtype) and not self.patches:
             self.written, self.numbers = True, None
-            self.patches = [Patch(region, value, in_place)]
+            self._patch(Patch(region, value, in_place))
         else:
             self.write(region, value)
 
@@ -173,7 +174,14 @@ class Flat:
             flat = self._composed(flat, patch.region, patch.value)
         return Flat(self.storage, self.device, value=flat).typed(dtype)
 
-    def _merge_patches(self) -> None:
+    def merge_patches(self) -> None:
         """From here on the storage is a whole new value."""
         if self.patches:
-            self.value, self.patches = self._patched(TO_TINY[self.patches[0].region.dtype]), []
+            self._replace(self._patched(TO_TINY[self.patches[0].region.dtype]))
+
+    def in_place_patches(self) -> list[Patch]:
+        """What to store into the buffer it had, if that is all that changed: of each region the last value."""
+        if not self.patches or not self.is_patched_buffer(TO_TINY[self.patches[0].region.dtype]):
+            return []
+        last = [p for i, p in enumerate(self.patches) if self.places[p.region] == i]
+        return last if len(last) <= MAX_STORES else []
