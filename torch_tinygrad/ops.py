@@ -9,7 +9,7 @@ import torch
 
 from .lower.registry import LOWERINGS
 from .trace.decompose import has_decomposition
-from .trace.forms import form_of, is_random, overload_of
+from .trace.forms import form_of, has_form, is_random, overload_of
 
 # Operators that take index tensors, which PyTorch lets users keep on the CPU.
 INDEXING = {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor"}
@@ -87,6 +87,6 @@ def recorded_names() -> list[str]:
                 overload = overload_of(name)
             except (AttributeError, RuntimeError):
                 continue
-            if not overload.is_view and torch.Tag.inplace_view not in overload.tags:
+            if not overload.is_view and torch.Tag.inplace_view not in overload.tags and has_form(name):
                 names.append(name.removeprefix("aten::"))
     return names

@@ -15,7 +15,14 @@ from .nodes import Node
 
 # Functional operators whose name does not follow from the in-place one's.
 _RENAMED = {
+    "aten::__ilshift__.Scalar": "aten::__lshift__.Scalar",
+    "aten::__ilshift__.Tensor": "aten::__lshift__.Tensor",
+    "aten::__irshift__.Scalar": "aten::__rshift__.Scalar",
+    "aten::__irshift__.Tensor": "aten::__rshift__.Tensor",
+    "aten::bernoulli_.float": "aten::bernoulli.p",
+    "aten::floor_divide_.Tensor": "aten::floor_divide",
     "aten::normal_": "aten::normal_functional",
+    "aten::pow_.Tensor": "aten::pow.Tensor_Tensor",
 }
 
 # What one element of a foreach overload computes: by operator, by overload.
@@ -85,7 +92,9 @@ def _foreach_form(name: str) -> Form:
     else:
         suffix = _FOREACH_OVERLOAD[overload]
         base = f"aten::{op}.{suffix}" if suffix else f"aten::{op}"
-    target, source = overload_of(base), overload_of(name)
+    target, source = _find(base), overload_of(name)
+    if target is None:
+        raise LookupError(f"{name} has no form of one element")
     # Elementwise arguments come in the same order; what foreach leaves out has a default.
     own = list(range(len(source._schema.arguments)))
     names = {a.name: i for i, a in enumerate(source._schema.arguments)}
@@ -113,10 +122,11 @@ def form_of(name: str) -> Form:
     qualified, _, suffix = name.partition(".")
     outs = {i for i in written if schema.arguments[i].is_out}
     if not outs:
-        base = _RENAMED.get(qualified, qualified.removesuffix("_") if qualified.endswith("_") else qualified + "_functional")
-        target = _find(f"{base}.{suffix}" if suffix else base)
+        base = qualified.removesuffix("_") if qualified.endswith("_") else qualified + "_functional"
+        functional = _RENAMED.get(name, f"{base}.{suffix}" if suffix else base)
+        target = _find(functional)
         if target is not None and (positions := _matching(overload, target, set())) is not None:
-            return Form(f"{base}.{suffix}" if suffix else base, positions, _defaults(target))
+            return Form(functional, positions, _defaults(target))
         raise LookupError(f"{name} has no functional form")
     space, _, op = qualified.partition("::")
     packet = getattr(getattr(torch.ops, space), op)
@@ -133,6 +143,13 @@ def form_of(name: str) -> Form:
     target, positions = best
     functional = target._schema.overload_name
     return Form(f"{qualified}.{functional}" if functional else qualified, positions, _defaults(target))
+
+
+def has_form(name: str) -> bool:
+    try:
+        return form_of(name) is not None
+    except LookupError:
+        return False
 
 
 # Batch norms write running statistics, some without saying so in their schema: the functional form of each, which takes
@@ -187,4 +204,3 @@ def reduce_forms(raw: list[tuple]) -> list[Node]:
 def is_random(name: str) -> bool:
     overload = _find(name)
     return overload is not None and torch.Tag.nondeterministic_seeded in overload.tags
-
