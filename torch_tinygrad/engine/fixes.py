@@ -33,10 +33,15 @@ def _gates() -> PatternMatcher:
     return PatternMatcher([*gater.pm_move_gates_from_index.patterns[:-2], *replaced])
 
 
+_connection: sqlite3.Connection | None = None
+
+
 def _share_cache_connection() -> None:
     """tinygrad keeps one connection to its cache of compiled kernels, which SQLite ties to the thread that opened it.
-    Compiles come from any thread here, one at a time."""
-    if helpers._db_connection is None:
+    Compiles come from any thread here, one at a time. Finding out which devices work opens one already."""
+    global _connection
+    if _connection is None or helpers._db_connection is not _connection:
+        helpers._db_connection = None
         connect = sqlite3.connect
 
         def connect_for_all_threads(*args, **kwargs):
@@ -44,7 +49,7 @@ def _share_cache_connection() -> None:
 
         sqlite3.connect = connect_for_all_threads
         try:
-            helpers.db_connection()
+            _connection = helpers.db_connection()
         finally:
             sqlite3.connect = connect
 
