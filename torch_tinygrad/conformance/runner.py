@@ -148,7 +148,7 @@ class Check:
     # ------------------------------------------------------------------------------------------------------- aspects
 
     def call(self, call: Call) -> Any:
-        return self.info(call.input, *call.args, **call.kwargs)
+        return call.of(self.info)
 
     def forward(self, outcome: Outcome, noncontiguous: bool = False):
         for label, sample, mode in self.samples():
@@ -193,9 +193,9 @@ class Check:
 
     def out(self, outcome: Outcome):
         def run(want, make, call: Call):
-            device = call.kwargs.get("device", self.device_of(call))
+            device = call.kwargs.get("device", call.device or self.device_of(call))
             out = tree_map(lambda t: make(t.detach(), device), want)
-            return self.info(call.input, *call.args, **call.kwargs, out=out), out
+            return call.of(self.info, out=out), out
 
         def check(sample, want, values):
             for make in OUTS.values():
@@ -207,8 +207,7 @@ class Check:
                 yield label, partial(check, sample, want, self.values_matter(mode))
 
     def device_of(self, call: Call) -> torch.device:
-        tensors = [t for t in tree_flatten(tuple(call))[0] if isinstance(t, torch.Tensor)]
-        return tensors[0].device if tensors else torch.device("cpu")
+        return next(t.device for t in tree_flatten(tuple(call))[0] if isinstance(t, torch.Tensor))
 
     def errors(self, outcome: Outcome):
         for number, wrong in enumerate(self.info.error_inputs("cpu")):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,11 @@ class Call(NamedTuple):
     input: Any
     args: tuple
     kwargs: dict
+    device: str | None = None  # where results belong, if no tensor among the arguments says so
+
+    def of(self, function: Callable[..., Any], **more: Any) -> Any:
+        with torch.device(self.device) if self.device else nullcontext():
+            return function(self.input, *self.args, **self.kwargs, **more)
 
 
 def chosen(info, dtype: torch.dtype, count: int, requires_grad: bool) -> Iterator[tuple[int, Any]]:
@@ -68,4 +74,5 @@ def placed(sample: Any, device: str, noncontiguous: bool = False) -> Call:
             return type(value)(map(move, value))
         return value
 
-    return Call(move(sample.input), move(tuple(sample.args)), move(dict(sample.kwargs)))
+    call = Call(move(sample.input), move(tuple(sample.args)), move(dict(sample.kwargs)))
+    return call if seen else call._replace(device=device)

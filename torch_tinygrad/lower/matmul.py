@@ -6,6 +6,7 @@ import torch
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.dtype import DType
 
+from .maths import is_zero, times_zero
 from .registry import cast, is_number, lowers
 
 aten = torch.ops.aten
@@ -109,7 +110,8 @@ def add_matrix_vector(bias: Tensor, matrix: Tensor, vector: Tensor, *, beta=1, a
 @lowers(aten.addr.default, lifts=("beta", "alpha"))
 def add_outer_product(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1, meta=None) -> Tensor:
     kept = accumulator(meta[0].tiny)
-    outer = times(a.cast(kept).unsqueeze(1) * b.cast(kept).unsqueeze(0), alpha)
+    outer = a.cast(kept).unsqueeze(1) * b.cast(kept).unsqueeze(0)
+    outer = times_zero(outer) if is_zero(alpha) else times(outer, alpha)
     return outer + scaled(bias, beta, kept)
 
 

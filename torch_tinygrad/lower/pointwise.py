@@ -160,6 +160,8 @@ def signbit(x):
 
 def scaled(b: Tensor, alpha) -> Tensor:
     """alpha * b, which is b alone for PyTorch's default alpha."""
+    if m.is_zero(alpha) and dtypes.is_float(b.dtype):
+        return m.times_zero(b)
     return b if is_number(alpha) and alpha == 1 else multiply(operand(alpha, b.dtype), b)
 
 

@@ -6,21 +6,28 @@ every operator it calls. Views inside it are therefore just more regions, and in
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .forms import overload_of, reduce_forms
 from .nodes import Lifted, Node, Number, Region, Storage, Trace
+from .rewrites import REWRITES
 
 
 class NotDecomposable(Exception):
     """PyTorch has no decomposition, or it needs values to choose its way."""
 
 
+def decomposition_of(overload: torch._ops.OpOverload) -> Callable | None:
+    return REWRITES.get(overload) or decomposition_table.get(overload)
+
+
 def has_decomposition(op: str) -> bool:
     try:
-        return overload_of(op) in decomposition_table
+        return decomposition_of(overload_of(op)) is not None
     except (AttributeError, RuntimeError):
         return False
 
@@ -119,7 +126,7 @@ def _value(recorder: _Recorder, argument):
 def decompose(node: Node, trace: Trace) -> list[Node]:
     """The nodes that compute this one. New storages for values in between are appended to the trace."""
     overload = overload_of(node.op)
-    function = decomposition_table.get(overload)
+    function = decomposition_of(overload)
     if function is None:
         raise NotDecomposable(f"{node.op} has no decomposition")
     storages = len(trace.storages)

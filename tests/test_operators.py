@@ -1,0 +1,36 @@
+"""Operators whose names sort before "n", where the device once differed from the CPU."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from torch_tinygrad.conformance.compare import compare_results
+
+INF, NAN = math.inf, math.nan
+
+
+def same(function, *arguments: torch.Tensor) -> None:
+    """The function's results on both devices agree in values, dtypes, shapes and strides."""
+    want = function(*(a.clone() for a in arguments))
+    compare_results(want, function(*(a.to("tiny") for a in arguments)), "tiny")
+
+
+def test_a_factor_of_zero_keeps_nan_and_infinity():
+    x = torch.tensor([NAN, 1.0, INF, -INF, 0.0])
+    same(lambda x: torch.add(x, x, alpha=0), x)
+    same(lambda x: torch.sub(x, x, alpha=0.0), x)
+    same(lambda x: torch.addcmul(x, x, x, value=0), x)
+    same(lambda x: torch.addcdiv(x, x, x, value=0), x)
+    same(lambda x: torch.addr(x, x, x, beta=0, alpha=0), x)
+
+
+def test_as_strided_scatter_writes_where_the_storage_says():
+    def program(x):
+        view = x.view(4, 2)[:, 1]
+        return torch.as_strided_scatter(view, torch.ones((), device=x.device), (), (), 0), torch.as_strided_scatter(
+            view, torch.ones(2, device=x.device), (2,), (4,), 1
+        )
+
+    same(program, torch.arange(8.0))
