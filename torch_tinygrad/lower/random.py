@@ -34,8 +34,9 @@ class Random:
 
     def words(self, count: int) -> Tensor:
         """Fresh uint64 words, one counter each."""
-        index = m.index_range(count, dtypes.int32 if count < 2**31 else dtypes.int64).cast(dtypes.uint64)
-        counters = index + (self.offset + self.used)
+        # A cast would let tinygrad merge index arithmetic with uint64 values, for which it falls back to floats.
+        index = m.index_range(count, dtypes.int32 if count < 2**31 else dtypes.int64).cast(dtypes.int64)
+        counters = index.bitcast(dtypes.uint64) + (self.offset + self.used)
         self.used += count
         return counters.threefry(self.key)
 

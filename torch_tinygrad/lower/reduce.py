@@ -113,7 +113,8 @@ def first_largest(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     backward = ((count - 1) - position).reshape(tuple(count if i == axis else 1 for i in range(x.ndim)))
     key = sortable(x)
     if key.dtype == dtypes.uint32 and count < 2**31:
-        packed = ((key.cast(dtypes.uint64) << 32) | backward.cast(dtypes.uint64)).max(axis, keepdim=True)
+        place = backward.cast(dtypes.int64).bitcast(dtypes.uint64)  # a cast would merge index arithmetic with uint64
+        packed = ((key.cast(dtypes.uint64) << 32) | place).max(axis, keepdim=True)
         best, index = (packed >> 32).cast(dtypes.uint32), packed & 0xFFFFFFFF
     else:
         best = key.max(axis, keepdim=True)

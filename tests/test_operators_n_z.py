@@ -1,0 +1,84 @@
+"""What went wrong once among the operators from n to z: each case as a user meets it, against the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+
+def both(function):
+    """A function of the device on both; results compared, and the device's returned."""
+    want, got = function("cpu"), function("tiny")
+    torch.testing.assert_close(torch.utils._pytree.tree_map(lambda t: t.cpu(), got), want, check_stride=True)
+    return got
+
+
+def sequence(*shape: int, device: str) -> torch.Tensor:
+    return torch.linspace(-1, 1, steps=int(torch.Size(shape).numel()), device="cpu").reshape(shape).to(device)
+
+
+def test_batch_norm_keeps_no_statistics_outside_of_training():
+    def run(device):
+        x, state = sequence(2, 3, 4, device=device), sequence(3, device=device).abs() + 1
+        return torch.native_batch_norm(x, None, None, state, state, False, 0.1, 1e-5)[0]
+
+    both(run)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_into_given_results_updates_running_statistics(training):
+    def run(device):
+        x, mean, var = sequence(2, 3, 4, device=device), torch.zeros(3, device=device), torch.ones(3, device=device)
+        out = [torch.empty(0, device=device) for _ in range(3)]
+        torch.ops.aten.native_batch_norm.out(
+            x, None, None, mean, var, training, 0.1, 1e-5, out=out[0], save_mean=out[1], save_invstd=out[2]
+        )
+        return out[0], mean, var
+
+    both(run)
+
+
+def test_pool_whose_values_are_forgotten_still_has_a_gradient():
+    def run(device):
+        x = sequence(1, 2, 6, device=device).requires_grad_()
+        out = F.adaptive_max_pool1d(x, 3)
+        return torch.autograd.grad(out, x, torch.ones(1, 2, 3, device=device))[0]
+
+    both(run)
+
+
+def test_loss_without_reduction_keeps_no_total_weight():
+    both(
+        lambda d: F.cross_entropy(
+            sequence(2, 3, 4, 4, device=d), torch.ones(2, 4, 4, dtype=torch.int64, device=d), reduction="none"
+        )
+    )
+
+
+def test_feature_dropout_drops_whole_channels():
+    torch.manual_seed(0)
+    out = F.dropout2d(torch.ones(8, 16, 4, 4, device="tiny"), 0.5, training=True).cpu()
+    assert set(out.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(out, out[..., :1, :1].expand_as(out))
+
+
+def test_in_place_forms_under_other_names():
+    def run(device):
+        x, y = torch.arange(1, 5, device=device), torch.tensor([1, 2, 1, 2], device=device)
+        x <<= y
+        x.pow_(y).floor_divide_(torch.tensor(3, device=device))
+        x >>= y
+        return x
+
+    both(run)
+    assert torch.ones(100, device="tiny").bernoulli_(0.0).sum().item() == 0
+
+
+def test_segments_are_checked_by_their_lengths():
+    def run(device):
+        return torch.segment_reduce(
+            sequence(6, device=device), "sum", lengths=torch.tensor([1, 2, 3], device=device), unsafe=False
+        )
+
+    both(run)
