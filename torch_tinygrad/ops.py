@@ -15,11 +15,14 @@ from .trace.forms import form_of, has_form, is_random, overload_of
 INDEXING = {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor"}
 
 # Operators that refuse arguments by their values: stand-ins cannot be asked.
-REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward"}
+REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten::cholesky", "aten::cholesky_inverse"}
 
 # Composite kernels that must stay: they allocate, choose devices, or are views.
 KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
                   "aten::resize_as_", "aten::set_.source_Tensor", "aten::lift", "aten::lift_fresh"}  # fmt: skip
+
+# Composite kernels that call the CPU's loops directly.
+NO_COMPOSITE = {"aten::conj_physical_", "aten::cummax.out", "aten::cummin.out"}
 
 
 class FallbackWarning(UserWarning):
@@ -82,7 +85,7 @@ def recorded_names() -> list[str]:
             continue
         structured = _has_kernel(name, "CompositeExplicitAutogradNonFunctional")
         explicit = _has_kernel(name, "CompositeExplicitAutograd")
-        if structured or name.startswith("aten::_foreach_") or (explicit and name in LOWERINGS):
+        if structured or name.startswith("aten::_foreach_") or (explicit and (name in LOWERINGS or name in NO_COMPOSITE)):
             try:
                 overload = overload_of(name)
             except (AttributeError, RuntimeError):

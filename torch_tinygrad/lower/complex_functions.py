@@ -3,6 +3,7 @@ choice of branch cut)."""
 
 from __future__ import annotations
 
+import cmath
 import math
 
 from tinygrad import Tensor, dtypes
@@ -165,6 +166,14 @@ def power(base: Complex, exponent: Complex) -> Complex:
     zero, none = as_complex(0, base.dtype), as_complex(1, base.dtype)
     at_zero = none.chosen(exponent.nonzero().logical_not(), zero)
     return result.chosen(base.nonzero() | (exponent.re < 0), at_zero)
+
+
+def power_of(base: complex, exponent: Complex) -> Complex:
+    """A number to a complex power."""
+    if base != 0:
+        return exp(exponent * as_complex(cmath.log(base), exponent.dtype))
+    zero = as_complex(0, exponent.dtype).chosen(exponent.re > 0, as_complex(complex(m.NAN, m.NAN), exponent.dtype))
+    return zero.chosen(exponent.nonzero(), one_like(exponent))
 
 
 UNARY = {

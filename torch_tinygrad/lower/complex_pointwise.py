@@ -143,6 +143,8 @@ def pow_(base, exponent, *, meta):
             return f.whole_power(z, int(real))
         if real in f.SPECIAL_POWERS:
             return f.SPECIAL_POWERS[real](z)
+    if is_complex_number(base):
+        return f.power_of(complex(base), as_complex(exponent, dtype))
     return f.power(*_broadcast(as_complex(base, dtype), as_complex(exponent, dtype)))
 
 

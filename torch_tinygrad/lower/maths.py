@@ -89,7 +89,8 @@ def absolute(x: Tensor) -> Tensor:
         return x
     if dtypes.is_float(x.dtype):
         integer = float_bits(x.dtype)
-        return (x.bitcast(integer) & integer.max).bitcast(x.dtype)
+        # the mask has a dtype of its own, without which tinygrad folds a constant's bits into a narrower integer
+        return (x.bitcast(integer) & constant(integer.max, integer)).bitcast(x.dtype)
     return (x < 0).where(-x, x)
 
 
