@@ -34,3 +34,15 @@ def test_as_strided_scatter_writes_where_the_storage_says():
         )
 
     same(program, torch.arange(8.0))
+
+
+def test_running_extremes_into_given_tensors():
+    def program(x):
+        out = torch.empty(0, device=x.device), torch.empty(0, dtype=torch.int64, device=x.device)
+        return torch.cummax(x, 0, out=out), torch.cummin(x, 0)
+
+    same(program, torch.tensor([[1.0, 5.0], [3.0, NAN], [3.0, 2.0]]))
+
+
+def test_factorisations_of_strided_matrices_look_at_their_values():
+    same(lambda x: torch.cholesky(x[::2, ::2]), 9 * torch.eye(6))

@@ -15,7 +15,7 @@ from .trace.forms import form_of, has_form, is_random, overload_of
 INDEXING = {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor"}
 
 # Operators that refuse arguments by their values: stand-ins cannot be asked.
-REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten::cholesky", "aten::cholesky_inverse"}
+REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten::cholesky"}
 
 # Composite kernels that must stay: they allocate, choose devices, or are views.
 KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
