@@ -19,6 +19,9 @@ __all__ = [
 
 Device = torch.device | int | str | None
 
+# `torch.utils.checkpoint` keeps the generators' states only of device modules that say this.
+_initialized = True
+
 
 def _index(device: Device) -> int:
     if device is None:
