@@ -46,3 +46,7 @@ def test_running_extremes_into_given_tensors():
 
 def test_factorisations_of_strided_matrices_look_at_their_values():
     same(lambda x: torch.cholesky(x[::2, ::2]), 9 * torch.eye(6))
+
+
+def test_kronecker_product_of_strided_matrices():
+    same(lambda a, b: torch.kron(a[:, 1::2], b[1::2]), torch.randn(3, 4), torch.randn(4, 5))

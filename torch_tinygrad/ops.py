@@ -19,7 +19,8 @@ REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten
 
 # Composite kernels that must stay: they allocate, choose devices, or are views.
 KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
-                  "aten::resize_as_", "aten::set_.source_Tensor", "aten::lift", "aten::lift_fresh"}  # fmt: skip
+                  "aten::resize_as_", "aten::set_.source_Tensor", "aten::lift", "aten::lift_fresh",
+                  "aten::_unsafe_view"}  # fmt: skip
 
 # Composite kernels that call the CPU's loops directly.
 NO_COMPOSITE = {"aten::conj_physical_", "aten::cummax.out", "aten::cummin.out"}
