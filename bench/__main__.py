@@ -108,6 +108,7 @@ def main() -> None:
                 found = harness.Result(work.name, work.group, errors={"all": "did not finish"}).as_dict()
             results["workloads"].append(found)
             print(report.table_row(found), flush=True)
+            save(results, arguments.json)
         for part in parts:
             print(f"\n{part}", flush=True)
             found = spawn([f"bench.{part}"], arguments, f"{folder}/{part}.json")
@@ -116,10 +117,15 @@ def main() -> None:
                 print(report.part_table(part, found), flush=True)
     results["machine"]["clock"] = "processor time of one thread" if arguments.one_thread else "wall clock, all cores"
     results["machine"]["load_after"] = os.getloadavg()[0]
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(results, indent=1))
+    save(results, arguments.json)
     if arguments.write:
         report.write(results, ROOT / "docs")
+
+
+def save(results: dict, file: str | None) -> None:
+    """After each workload: a suite that is stopped keeps what it measured."""
+    if file:
+        Path(file).write_text(json.dumps(results, indent=1))
 
 
 def _selected(name: str, group: str, only: list[str]) -> bool:
