@@ -17,7 +17,7 @@ from .devices import is_host
 # Multiplications below which a contraction is left to fuse.
 SMALL = 1 << 15
 
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+NUMBERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128)
 
 
 def _matmul_work(a: Region, b: Region) -> int:
@@ -44,6 +44,6 @@ def prefers_aten(node: Node) -> bool:
     if work is None or not is_host():
         return False
     regions = [a for a in node.args if isinstance(a, Region)]
-    if any(r.dtype not in FLOATS for r in regions):
+    if any(r.dtype not in NUMBERS for r in regions):
         return False
     return work(node.args, node.outs) >= SMALL
