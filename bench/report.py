@@ -49,9 +49,10 @@ def _ratio(result: dict, who: str) -> str:
     ratio, goal = result["ratios"].get(who), result["goals"].get(who)
     if ratio is None:
         return "-"
+    shown = f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
     if goal is None:
-        return f"{ratio:.2f}"
-    return f"{ratio:.2f} (≤ {goal:g})" if ratio <= goal else f"**{ratio:.2f}** (≤ {goal:g})"
+        return shown
+    return f"{shown} (≤ {goal:g})" if ratio <= goal else f"**{shown}** (≤ {goal:g})"
 
 
 def _agreement(result: dict) -> str:
@@ -109,7 +110,7 @@ def plot(results: dict, file: Path) -> bool:
     for offset, (who, colour) in enumerate(zip(OTHERS, ("#4878d0", "#ee854a", "#6acc64"), strict=True)):
         places = [i + (offset - 1) * height for i, r in enumerate(shown) if who in r["ratios"]]
         speedups = [1 / r["ratios"][who] for r in shown if who in r["ratios"]]
-        axes.barh(places, speedups, height, color=colour, label=f"over {who}", left=0)
+        axes.barh(places, [s - 1 for s in speedups], height, left=1, color=colour, label=f"over {who}")
     axes.set_xscale("log")
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(shown)), [r["name"] for r in shown])
