@@ -34,11 +34,8 @@ def exp(z: Complex) -> Complex:
     """In two factors, since e**re may overflow where its product with a small cosine does not."""
     half = m.exp(z.re * 0.5)
     vanishes = z.re.eq(-m.INF)
-    turned = polar(half, z.im).map(lambda part: part * half)
-    return Complex(
-        vanishes.where(0.0, z.im.eq(0).where(m.exp(z.re), turned.re)),
-        (vanishes | z.im.eq(0)).where(z.im.eq(0).where(z.im, 0.0), turned.im),
-    )
+    turned = polar(half, z.im).map(lambda part: vanishes.where(0.0, part * half))
+    return Complex(turned.re, z.im.eq(0).where(z.im, turned.im))
 
 
 def log_size(z: Complex) -> Tensor:

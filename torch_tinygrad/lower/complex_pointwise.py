@@ -148,6 +148,15 @@ def pow_(base, exponent, *, meta):
     return f.power(*_broadcast(as_complex(base, dtype), as_complex(exponent, dtype)))
 
 
+@lowers_complex(aten.logaddexp.default)
+def logaddexp(a, b, *, meta):
+    a, b = _broadcast(*(as_complex(v, widen(meta[0].tiny)) for v in (a, b)))
+    ahead = m.greater_equal(a.re, b.re)
+    top, rest = a.chosen(ahead, b), b.chosen(ahead, a)
+    infinite = m.absolute(top.re).eq(m.INF) & a.eq(b)
+    return top.chosen(infinite, top + f.log1p(f.exp(rest - top)))
+
+
 def _promoted(*values):
     """Every value as a Complex with parts of the widest dtype among them."""
     parts = [TO_TORCH[v.dtype] for v in values if isinstance(v, Complex)]
