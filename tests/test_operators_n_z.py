@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 
 def both(function):
@@ -82,3 +83,48 @@ def test_segments_are_checked_by_their_lengths():
         )
 
     both(run)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoint_recomputes_the_same_dropout_mask(use_reentrant):
+    masks = []
+
+    def forward(x):
+        y = F.dropout(x, 0.5, training=True)
+        masks.append(y.detach() != 0)
+        return y * y
+
+    x = torch.ones(4, 8, device="tiny", requires_grad=True)
+    torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=use_reentrant).sum().backward()
+    assert len(masks) == 2
+    assert torch.equal(masks[0].cpu(), masks[1].cpu())
+    assert torch.equal((x.grad != 0).cpu(), masks[0].cpu())
+
+
+def test_transformer_layer_has_gradients():
+    def run(device):
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).to(device)
+        x = sequence(2, 5, 8, device=device).requires_grad_()
+        layer(x).square().sum().backward()
+        return x.grad, layer.self_attn.in_proj_weight.grad
+
+    both(run)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_constants_without_an_integer_convert_as_on_the_cpu(value, dtype):
+    both(lambda d: torch.where(torch.tensor([True, False], device=d), 1.0, torch.full((2,), value, device=d)).to(dtype))
+
+
+def test_nonzero_lies_in_memory_as_on_the_cpu():
+    def run(device):
+        x = sequence(3, 4, device=device) > 0
+        return x.nonzero(), torch.nonzero(x, out=torch.empty(0, dtype=torch.int64, device=device))
+
+    both(run)
+
+
+def test_trigamma_near_a_far_pole_rounds_as_on_the_cpu():
+    both(lambda d: torch.polygamma(1, torch.tensor([-8.95, -0.97, 0.3, 2.0], device=d)))

@@ -8,7 +8,23 @@ aten = torch.ops.aten
 
 
 def nonzero(x: torch.Tensor) -> torch.Tensor:
-    return aten.nonzero_static(x, size=int(torch.count_nonzero(x)))
+    """Index by index in memory, as on the CPU."""
+    found = aten.nonzero_static(x, size=int(torch.count_nonzero(x)))
+    if x.dim() < 2:
+        return found
+    return torch.empty_strided(found.shape, (1, max(found.shape[0], 1)), dtype=found.dtype, device=x.device).copy_(
+        found
+    )
+
+
+def nonzero_out(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    if out.dtype is not torch.int64 or out.device != x.device:
+        aten.nonzero(x.cpu(), out=out.cpu())  # raises
+    found = nonzero(x)
+    if out.shape != found.shape:
+        aten._resize_output_(out, found.shape, out.device)
+        out.as_strided_(found.shape, found.stride())
+    return out.copy_(found)
 
 
 def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -20,7 +36,9 @@ def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.dtype != b.dtype:
-        raise RuntimeError(f"Expected object of data type {a.dtype} but got data type {b.dtype} for argument 'other' in call to equal")
+        raise RuntimeError(
+            f"Expected object of data type {a.dtype} but got data type {b.dtype} for argument 'other' in call to equal"
+        )
     return a.shape == b.shape and bool((a == b).all())
 
 
@@ -65,7 +83,9 @@ def unique2(x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, 
     return values, inverse, _empty(x) if counts is None else counts
 
 
-def unique_consecutive(x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None):
+def unique_consecutive(
+    x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+):
     if dim is not None and x.dim() > 1:
         return tuple(t.to(x.device) for t in aten.unique_consecutive(x.cpu(), return_inverse, return_counts, dim))
     values, which, counts = _runs(x.reshape(-1), return_inverse, return_counts)
@@ -93,6 +113,7 @@ def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: in
 
 KERNELS = {
     "nonzero": nonzero,
+    "nonzero.out": nonzero_out,
     "masked_select": masked_select,
     "equal": equal,
     "repeat_interleave.Tensor": repeat_interleave,

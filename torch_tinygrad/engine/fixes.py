@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 
 import tinygrad.codegen as codegen
 from tinygrad import helpers
 from tinygrad.codegen.late import gater
-from tinygrad.dtype import can_lossless_cast, dtypes
+from tinygrad.dtype import DType, can_lossless_cast, dtypes
 from tinygrad.uop.ops import Ops, PatternMatcher, UPat
 
 
@@ -32,6 +33,20 @@ def _gates() -> PatternMatcher:
     ]
     return PatternMatcher([*gater.pm_move_gates_from_index.patterns[:-2], *replaced])
 
+
+def _constant(self: DType, value):
+    """A constant of this dtype. Integers of nan and the infinities are what conversions on the CPU give, and int32
+    wraps; without this, folding such a conversion raises or writes a literal that does not fit."""
+    if isinstance(value, float) and not math.isfinite(value) and dtypes.is_int(self):
+        return self.min if self in (dtypes.int32, dtypes.int64) else 0
+    result = _plain_constant(self, value)
+    if self == dtypes.int32 and type(result) is int and not self.min <= result <= self.max:
+        return (result - self.min) % (1 << self.bitsize) + self.min
+    return result
+
+
+_plain_constant = DType.const
+DType.const = _constant
 
 _connection: sqlite3.Connection | None = None
 

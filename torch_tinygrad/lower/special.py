@@ -208,11 +208,21 @@ def cot_derivative(n: int) -> list[float]:
     return ascending[::-1]
 
 
+def trigamma(x: Tensor) -> Tensor:
+    """With the CPU's reflection, which rounds pi * x before the sine."""
+    reflected = x < 0.5
+    value = polygamma_positive(1, reflected.where(1.0 - x, x))
+    sine = (constant(math.pi, x.dtype) * x).sin()
+    return reflected.where(math.pi**2 / (sine * sine) - value, value)
+
+
 @lowers(aten.polygamma.default)
 def polygamma(n, x, *, meta):
     x = operand(x, widen(meta[0].tiny))
     if n == 0:
         return digamma(x)
+    if n == 1:
+        return trigamma(x)
     reflected = x < 0
     value = polygamma_positive(n, reflected.where(1.0 - x, x)) * (-1) ** (n + 1)
     mirrored = (-1) ** n * value - math.pi ** (n + 1) * polynomial(cot_pi(x), cot_derivative(n))
