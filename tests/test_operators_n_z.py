@@ -7,11 +7,14 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 
+from torch_tinygrad.conformance.compare import FORWARD
 
-def both(function):
+
+def both(function, **tolerance):
     """A function of the device on both; results compared, and the device's returned."""
     want, got = function("cpu"), function("tiny")
-    torch.testing.assert_close(torch.utils._pytree.tree_map(lambda t: t.cpu(), got), want, check_stride=True)
+    on_cpu = torch.utils._pytree.tree_map(lambda t: t.cpu(), got)
+    torch.testing.assert_close(on_cpu, want, check_stride=True, **tolerance)
     return got
 
 
@@ -127,4 +130,5 @@ def test_nonzero_lies_in_memory_as_on_the_cpu():
 
 
 def test_trigamma_near_a_far_pole_rounds_as_on_the_cpu():
-    both(lambda d: torch.polygamma(1, torch.tensor([-8.95, -0.97, 0.3, 2.0], device=d)))
+    rtol, atol = FORWARD[torch.float32]
+    both(lambda d: torch.polygamma(1, torch.tensor([-8.95, -0.97, 0.3, 2.0], device=d)), rtol=rtol, atol=atol)
