@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from torch_tinygrad.conformance.compare import compare_results
@@ -50,3 +51,14 @@ def test_factorisations_of_strided_matrices_look_at_their_values():
 
 def test_kronecker_product_of_strided_matrices():
     same(lambda a, b: torch.kron(a[:, 1::2], b[1::2]), torch.randn(3, 4), torch.randn(4, 5))
+
+
+def test_selecting_into_memory_that_is_read_is_refused():
+    def overlap(x):
+        out = x[1:3]
+        with pytest.raises(RuntimeError, match="refer to a single memory location") as refused:
+            torch.masked_select(x, x > 2, out=out)
+        return str(refused.value)
+
+    same(overlap, torch.arange(6.0))
+    same(lambda x: torch.masked_select(x, x > 2, out=x.new_empty(0)), torch.arange(6.0))

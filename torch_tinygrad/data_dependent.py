@@ -34,6 +34,31 @@ def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return x.reshape(-1).index_select(0, nonzero(mask.reshape(-1)).reshape(-1))
 
 
+def masked_select_out(x: torch.Tensor, mask: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    storage = out.untyped_storage().data_ptr()
+    shared = any(t.numel() and t.untyped_storage().data_ptr() == storage for t in (x, mask))
+    if shared or torch._debug_has_internal_overlap(out) == 1 or out.dtype != x.dtype or out.device != x.device:
+        stand_ins = _zeros_on_cpu(x, mask, out)
+        aten.masked_select(*stand_ins[:2], out=stand_ins[2])  # raises where dtypes differ or memory overlaps
+    found = masked_select(x, mask)
+    aten._resize_output_(out, found.shape, out.device)
+    return out.copy_(found)
+
+
+def _zeros_on_cpu(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Tensors of the same geometry that share memory where the given ones do."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    for t in tensors:
+        given = t.untyped_storage()
+        storages.setdefault(given.data_ptr(), torch.zeros(given.nbytes(), dtype=torch.uint8).untyped_storage())
+    return [
+        torch.empty(0, dtype=t.dtype).set_(
+            storages[t.untyped_storage().data_ptr()], t.storage_offset(), t.size(), t.stride()
+        )
+        for t in tensors
+    ]
+
+
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.dtype != b.dtype:
         raise RuntimeError(
@@ -115,6 +140,7 @@ KERNELS = {
     "nonzero": nonzero,
     "nonzero.out": nonzero_out,
     "masked_select": masked_select,
+    "masked_select.out": masked_select_out,
     "equal": equal,
     "repeat_interleave.Tensor": repeat_interleave,
     "_unique2": unique2,
