@@ -7,8 +7,8 @@ __version__ = "0.1.0"
 _loaded = False
 
 
-def _autoload() -> None:
-    """Called by `import torch` (entry point `torch.backends`): makes "tiny" a device."""
+def load() -> None:
+    """Makes "tiny" a device of PyTorch. `import torch` does so by itself, except beside a usable CUDA."""
     global _loaded
     if _loaded:
         return
@@ -16,3 +16,15 @@ def _autoload() -> None:
     from . import backend
 
     backend.load()
+
+
+def _autoload() -> None:
+    """Called by `import torch` (entry point `torch.backends`). PyTorch allows one accelerator a process: where its own
+    CUDA is usable, "tiny" waits to be asked for, by `DEV`, by `TORCH_TINY_AUTOLOAD=1` or by `load`."""
+    import os
+
+    import torch
+
+    asked = os.environ.get("DEV") or os.environ.get("TORCH_TINY_AUTOLOAD") == "1"
+    if asked or not torch.cuda.is_available():
+        load()

@@ -123,7 +123,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("description", &HostProgram::description)
       .def("add_kernel", [](HostProgram& p, uint64_t address, const py::list& args, std::vector<int64_t> values, int threads,
                             int core) { p.add_kernel(address, slots_from(args), std::move(values), threads, core); })
-      .def("add_aten", &add_aten);
+      .def("add_aten", &add_aten)
+      .def("keep", [](HostProgram& p, py::object object) {
+        p.kept = std::shared_ptr<void>(object.release().ptr(), [](void* kept) { release_later(static_cast<PyObject*>(kept)); });
+      });
 }
 
 }  // namespace tiny

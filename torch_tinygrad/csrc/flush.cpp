@@ -36,7 +36,7 @@ struct Family {
   std::vector<bool> varying;
 };
 
-std::unordered_map<Hash, Family, HashHash> families;
+auto& families = *new std::unordered_map<Hash, Family, HashHash>;  // never destroyed: its programs hold Python objects
 uint64_t uses = 0;
 size_t programs = 0;
 

@@ -22,6 +22,7 @@ struct Program {
   int64_t kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
   std::vector<std::string> description;  // a line a step
+  std::shared_ptr<void> kept;            // what must live as long as it: machine code, constants
 };
 
 // Where a step finds an operand.

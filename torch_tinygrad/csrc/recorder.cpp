@@ -150,8 +150,20 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
   node.writes = static_cast<uint32_t>(trace.refs.size());
   for (uint32_t region : written) trace.refs.push_back({ArgRef::Kind::Region, region});
   node.end = static_cast<uint32_t>(trace.refs.size());
+  for (uint32_t r = node.outs; r < node.end; r++)
+    if (trace.refs[r].kind == ArgRef::Kind::Region) trace.storages[trace.regions[trace.refs[r].index].storage]->written_in = trace.serial;
   trace.nodes.push_back(node);
   stats().nodes++;
+}
+
+// Autograd raises the versions of tensors that are written, but not of those in lists.
+void bump_versions_of_lists(const OpInfo& info, c10::ArrayRef<c10::IValue> args) {
+  if (!info.writes) return;
+  for (size_t i = 0; i < args.size(); i++) {
+    if (!info.args[i].write || info.args[i].kind != OpInfo::Kind::TensorList || args[i].isNone()) continue;
+    for (const auto& v : args[i].toListRef())
+      if (!v.toTensor().is_inference()) v.toTensor().unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 at::Tensor view_of(const at::Tensor& base, const Shape& shape) {
@@ -297,6 +309,7 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       results.emplace_back(make(ret.tensors[0]));
     }
   }
+  bump_versions_of_lists(info, torch::jit::last(*stack, count));
   bool full = false;
   if (info.writes || !fresh.empty()) {
     DeviceLock lock;
@@ -315,7 +328,8 @@ void record_op(const char* name, const char* overload, torch::jit::Stack& stack)
 
 Buffer& realize(const at::Tensor& tensor, const char* reason) {
   Storage* storage = storage_of(tensor.storage().data_ptr());
-  flush(storage->device, reason);
+  // What nothing pending writes has its value already.
+  if (storage->buffer == nullptr || storage->written_in == trace_of(storage->device).serial) flush(storage->device, reason);
   check_readable(*storage);
   if (storage->buffer == nullptr) storage->buffer = new_buffer(storage->device, storage->nbytes);  // never written
   return *storage->buffer;

@@ -125,8 +125,9 @@ void count(c10::DeviceIndex device, int64_t nbytes) {
   }
 }
 
-std::mutex released_mutex;
-std::vector<PyObject*> released;
+// Never destroyed: buffers and programs may outlive every static object.
+std::mutex& released_mutex = *new std::mutex;
+std::vector<PyObject*>& released = *new std::vector<PyObject*>;
 
 struct StorageContext {
   StoragePtr storage;
@@ -170,10 +171,12 @@ Storage* storage_of(const c10::DataPtr& data) {
 Buffer::~Buffer() {
   count(device, -static_cast<int64_t>(nbytes));
   if (host != nullptr) host_memory().give(host, nbytes);
-  if (object != nullptr) {
-    std::lock_guard<std::mutex> guard(released_mutex);
-    released.push_back(object);
-  }
+  if (object != nullptr) release_later(object);
+}
+
+void release_later(PyObject* object) {
+  std::lock_guard<std::mutex> guard(released_mutex);
+  released.push_back(object);
 }
 
 std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes) {

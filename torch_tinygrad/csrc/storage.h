@@ -41,6 +41,7 @@ struct Storage final : c10::intrusive_ptr_target {
   // Its number in the trace being recorded, valid while `trace` is that trace's serial number.
   uint64_t trace = 0;
   int32_t index = -1;
+  uint64_t written_in = 0;  // serial number of the last trace that writes it
 };
 using StoragePtr = c10::intrusive_ptr<Storage>;
 
@@ -60,6 +61,7 @@ void reset_peak(c10::DeviceIndex device);
 
 // Python objects of buffers that died without the interpreter lock: released here.
 void release_objects();
+void release_later(_object* object);
 
 constexpr int kMaxDevices = 64;
 

@@ -39,9 +39,13 @@ class AtenCall:
         targets = [operands.opaque[next(remaining)] if nbytes(m) else None for m in step.results]
         tensors = {}
         for path, meta in zip(step.paths, step.inputs, strict=True):
-            tensors[path] = tensor = torch.empty(meta.shape, dtype=meta.dtype, device="cpu")
-            if tensor.nbytes:
-                allocator._copyout(bytes_of(tensor), operands.opaque[next(remaining)])
+            if not nbytes(meta):
+                tensors[path] = torch.empty(meta.shape, dtype=meta.dtype, device="cpu")
+                continue
+            last = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True))
+            flat = torch.empty(last + 1, dtype=meta.dtype, device="cpu")
+            allocator._copyout(bytes_of(flat), operands.opaque[next(remaining)])
+            tensors[path] = flat.as_strided(meta.shape, meta.stride, meta.offset)
         results = self.compute(tensors)
         for meta, target, result in zip(step.results, targets, results, strict=True):
             if meta is not None and target is not None:

@@ -28,6 +28,9 @@ def _convolution_work(out: Region, weight: Region) -> int:
     return prod(out.size) * prod(weight.size[1:])
 
 
+# Exponentials of many elements: ATen's are vectorised, and it computes each once.
+EXPONENTIALS = {"aten::_softmax", "aten::_log_softmax"}
+
 # For each operator, its multiplications from (arguments, results).
 WORK = {
     "aten::mm": lambda args, outs: _matmul_work(args[0], args[1]),
@@ -40,6 +43,8 @@ WORK = {
 
 
 def prefers_aten(node: Node) -> bool:
+    if node.op in EXPONENTIALS and is_host():
+        return node.outs[0].dtype is torch.float32 and node.outs[0].numel >= SMALL
     work = WORK.get(node.op)
     if work is None or not is_host():
         return False

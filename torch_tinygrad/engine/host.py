@@ -68,12 +68,8 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})
     program.bytes_moved, program.fallbacks, program.description = moved, fallbacks, description
-    HELD[program] = held
+    program.keep(held)  # machine code and constants live as long as the program
     return program
-
-
-# Machine code and constants live as long as their program.
-HELD: dict = {}
 
 
 def out_form(op: str, results: int):
@@ -113,8 +109,9 @@ def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
         where = Place(CONSTANT, 0, 0)
         if nbytes(meta):
             where = slots[next_slot]
+            where = where._replace(offset=where.offset + meta.offset * meta.dtype.itemsize)
             next_slot += 1
-        tensors.append((list(path), (where, meta.dtype, list(meta.shape), contiguous_strides(meta.shape))))
+        tensors.append((list(path), (where, meta.dtype, list(meta.shape), list(meta.stride))))
     overload = out_form(step.op, len(results)) if step.op in WRITES_DIRECTLY else None
     schema = (overload or overload_of(step.op))._schema
     placeholder = torch.empty(0)

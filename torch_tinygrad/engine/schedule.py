@@ -89,6 +89,10 @@ def _schedule(graph: Graph, in_place: bool) -> Schedule:
         flat.merge_patches()
         assert flat.value is not None
         value = flat.value.uop
+        if (made := _made_by_aten(value)) is not None and made.buf_uop not in result.outputs:
+            result.outputs[made.buf_uop] = number
+            result.stores.append(made)
+            continue
         if in_place and _fits(flat) and depends_elementwise(value, flat.buffer):
             target = _alias(result, flat.buffer, number)
         else:
@@ -97,6 +101,15 @@ def _schedule(graph: Graph, in_place: bool) -> Schedule:
         result.stores.append(target.after(target.store(value)))
     result.calls = _ordered(_compiled(result.stores), result)
     return result
+
+
+def _made_by_aten(value: UOp) -> UOp | None:
+    """The state of a buffer that a step of ATen's wrote, if the value is just that: the buffer then is the output."""
+    while value.op is Ops.RESHAPE:
+        value = value.src[0]
+    if value.op is Ops.AFTER and value.src[0].op is Ops.BUFFER and value.src[1].op is Ops.CALL:
+        return value if value.src[1].src[0].op is Ops.CUSTOM_FUNCTION else None
+    return None
 
 
 def _fits(flat: Flat) -> bool:

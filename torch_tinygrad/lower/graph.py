@@ -19,8 +19,9 @@ from .complex import as_complex, lowering_of, parts_region
 from .maths import widest_float
 from .random import Random
 from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
+from .shape import strides_of
 from .storages import Flat
-from .threads import writing_in_place
+from .threads import is_stored, writing_in_place
 
 
 # Operators that change a few elements of their first argument.
@@ -31,13 +32,21 @@ UPDATES = {
 
 
 @dataclass(frozen=True)
+class Operand(Meta):
+    """A tensor that a step reads: a strided part of a buffer. Stride and offset count elements of its dtype."""
+
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
 class AtenStep:
     """An operator that ATen's CPU kernels compute: `arguments` with tensors as None, their places, what they look like."""
 
     op: str
     arguments: tuple[Any, ...]
     paths: tuple[tuple[int, ...], ...]
-    inputs: tuple[Meta, ...]
+    inputs: tuple[Operand, ...]
     results: tuple[Meta | None, ...]
     is_fallback: bool
 
@@ -211,13 +220,18 @@ class _Builder:
     def aten(self, node: Node, is_fallback: bool) -> None:
         """The operator as a step of its own: its inputs are laid out in buffers, and so are its results. Complex ones
         are handled as their parts, and only the step itself knows what they are."""
-        paths, inputs, metas = [], [], []
+        paths, inputs, operands = [], [], []
 
         def place(argument, path):
             if isinstance(argument, Region):
                 paths.append(path)
-                inputs.append(self.graph.flats[argument.storage].read(parts_region(argument)))
-                metas.append(Meta(argument.size, argument.dtype))
+                flat = self.graph.flats[argument.storage]
+                if (stored := flat.stored(argument)) is not None:
+                    inputs.append(stored)
+                    operands.append(Operand(argument.size, argument.dtype, argument.stride, argument.offset))
+                else:
+                    inputs.append(flat.read(parts_region(argument)))
+                    operands.append(Operand(argument.size, argument.dtype, strides_of(argument.size), 0))
                 return None
             if isinstance(argument, Number):
                 return argument.value
@@ -227,7 +241,7 @@ class _Builder:
 
         arguments = tuple(place(a, (i,)) for i, a in enumerate(node.args[: len(schema_of(node.op))]))
         results = tuple(Meta(o.size, o.dtype) if o is not None else None for o in node.outs)
-        self.graph.steps.append(AtenStep(node.op, arguments, tuple(paths), tuple(metas), results, is_fallback))
+        self.graph.steps.append(AtenStep(node.op, arguments, tuple(paths), tuple(operands), results, is_fallback))
         function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
         outs = tuple(None if o is None else parts_region(o) for o in node.outs)
 
@@ -235,7 +249,7 @@ class _Builder:
             return UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
 
         buffers = [buffer_of(out) for out in outs]
-        laid_out = [_laid_out(i) for i in inputs if i.numel()]
+        laid_out = [_laid_out(i, self.graph.device) for i in inputs if i.numel()]
         outputs = [b for b in buffers if b is not None]
         call = function.call(*outputs, *laid_out) if outputs else None
         # empty results have no buffer and nothing to write
@@ -243,9 +257,9 @@ class _Builder:
         self.write(Node(node.op, node.args, outs, node.origin), values)
 
 
-def _laid_out(value: Tensor) -> UOp:
-    """The value in a buffer of its own; tinygrad would fold a constant into whoever reads it."""
-    if value.uop.base.op is not Ops.CONST:
-        return value.contiguous().uop
-    buffer = UOp.new_buffer(value.device, value.numel(), value.dtype)
+def _laid_out(value: Tensor, device: str) -> UOp:
+    """The value in a buffer: the one it is, else a new one (tinygrad would fold constants into who reads them)."""
+    if is_stored(value):
+        return value.uop
+    buffer = UOp.new_buffer(device, value.numel(), value.dtype)
     return buffer.after(buffer.store(value.reshape(-1).uop))

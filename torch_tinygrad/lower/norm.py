@@ -18,12 +18,21 @@ def wide(value: Tensor | None) -> Tensor | None:
     return None if value is None else value.cast(accumulator(value.dtype))
 
 
+def summed(x: Tensor, axes: tuple[int, ...], dtype: DType) -> Tensor:
+    """The sum over `axes`, kept as 1. Over the batch and what lies behind the channels it runs in two passes: one
+    accumulator over all of them would lose two digits, and leave tinygrad few rows to run in parallel."""
+    behind = tuple(a for a in axes if a > 1)
+    if axes[0] != 0 or not behind or x.shape[0] == 1 or math.prod(x.shape[a] for a in behind) < 16:
+        return x.sum(axes, keepdim=True, dtype=dtype)
+    return x.sum(behind, keepdim=True, dtype=dtype).contiguous().sum(0, keepdim=True, dtype=dtype)
+
+
 def statistics(x: Tensor, axes: tuple[int, ...], kept: DType) -> tuple[Tensor, Tensor, int]:
     """Mean and biased variance over `axes` (kept as 1), and over how many elements."""
     count = math.prod(x.shape[a] for a in axes)
-    mean = x.sum(axes, keepdim=True, dtype=kept) / max(count, 1)
+    mean = summed(x, axes, kept) / max(count, 1)
     difference = x - mean
-    return mean, (difference * difference).sum(axes, keepdim=True, dtype=kept) / max(count, 1), count
+    return mean, summed(difference * difference, axes, kept) / max(count, 1), count
 
 
 def channels(value: Tensor, rank: int) -> Tensor:
@@ -126,8 +135,8 @@ def batch_norm_gradients(
     else:
         mean, invstd = running_mean.cast(kept), (running_var.cast(kept) + eps).rsqrt()
     normal = (x - channels(mean, rank)) * channels(invstd, rank)
-    grad_bias = grad.sum(axes, dtype=kept)
-    grad_weight = (grad * normal).sum(axes, dtype=kept)
+    grad_bias = summed(grad, axes, kept).reshape(-1)
+    grad_weight = summed(grad * normal, axes, kept).reshape(-1)
     scale = invstd if weight is None else invstd * weight.cast(kept)
     grad_x = grad
     if train:

@@ -19,6 +19,7 @@ from torch_tinygrad.trace.nodes import Region, Storage
 from .complex import Complex, joined, parts_region, split
 from .gather import take_flat
 from .registry import TO_TINY
+from .threads import is_stored
 from .updates import update
 
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
@@ -103,6 +104,13 @@ class Flat:
         if any(p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in self.patches[written + 1 :]):
             return strided(self._patched(dtype), region)
         return self.patches[written].value if written >= 0 else strided(self.typed(dtype), region)
+
+    def stored(self, region: Region) -> Tensor | None:
+        """The whole value, if it is a buffer as it stands and the region can be read from there without a copy."""
+        if region.dtype.is_complex or region.numel == 0 or self.patches:
+            return None
+        value = self.typed(TO_TINY[region.dtype])
+        return value if is_stored(value) else None
 
     def _read_complex(self, region: Region) -> Complex:
         numbers, parts = self.numbers, parts_region(region)
