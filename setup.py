@@ -8,6 +8,12 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 sources = sorted(str(p) for p in Path("torch_tinygrad/csrc").glob("*.cpp"))
 
 setup(
-    ext_modules=[CppExtension("torch_tinygrad._C", sources, extra_compile_args=["-O2", "-Wall", "-Wno-sign-compare", "-fvisibility=hidden"])],
+    ext_modules=[
+        CppExtension(
+            "torch_tinygrad._C",
+            sources,
+            extra_compile_args=["-O2", "-Wall", "-Wno-sign-compare", "-fvisibility=hidden"],
+        )
+    ],
     cmdclass={"build_ext": BuildExtension},
 )

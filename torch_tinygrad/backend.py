@@ -7,7 +7,6 @@ import os
 
 import torch
 
-
 _kernels: torch.library.Library | None = None
 
 

@@ -12,7 +12,13 @@ from .trace.decompose import has_decomposition
 from .trace.forms import form_of, has_form, is_random, overload_of
 
 # Operators that take index tensors, which PyTorch lets users keep on the CPU.
-INDEXING = {"aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor"}
+INDEXING = {
+    "aten::index.Tensor",
+    "aten::index_put_",
+    "aten::index_put",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index.Tensor",
+}
 
 # Operators that refuse arguments by their values: stand-ins cannot be asked.
 REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten::cholesky"}
@@ -23,7 +29,7 @@ KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::ne
                   "aten::_unsafe_view"}  # fmt: skip
 
 # Composite kernels that call the CPU's loops directly.
-NO_COMPOSITE = {"aten::conj_physical_", "aten::cummax.out", "aten::cummin.out"}
+NO_COMPOSITE = {"aten::conj_physical_", "aten::cummax.out", "aten::cummin.out", "aten::mode.values"}
 
 
 class FallbackWarning(UserWarning):
@@ -86,7 +92,11 @@ def recorded_names() -> list[str]:
             continue
         structured = _has_kernel(name, "CompositeExplicitAutogradNonFunctional")
         explicit = _has_kernel(name, "CompositeExplicitAutograd")
-        if structured or name.startswith("aten::_foreach_") or (explicit and (name in LOWERINGS or name in NO_COMPOSITE)):
+        if (
+            structured
+            or name.startswith("aten::_foreach_")
+            or (explicit and (name in LOWERINGS or name in NO_COMPOSITE))
+        ):
             try:
                 overload = overload_of(name)
             except (AttributeError, RuntimeError):

@@ -11,11 +11,32 @@ import torch
 from . import _C
 
 __all__ = [
-    "current_device", "default_generators", "device", "device_count", "empty_cache", "get_device_name", "get_rng_state",
-    "get_rng_state_all", "init", "is_available", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
-    "memory_allocated", "memory_reserved", "reset_peak_memory_stats", "reset_stats", "seed", "set_device", "set_rng_state",
-    "set_rng_state_all", "stats", "synchronize",
-]  # fmt: skip
+    "current_device",
+    "device",
+    "device_count",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_name",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "memory_allocated",
+    "memory_reserved",
+    "reset_peak_memory_stats",
+    "reset_stats",
+    "seed",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "stats",
+    "synchronize",
+]
 
 Device = torch.device | int | str | None
 

@@ -40,8 +40,8 @@ def provide() -> None:
     wrapper = _zig_wrapper()
     if wrapper is None:
         raise NoClang(
-            "the CPU device of tinygrad needs clang, and none was found. Install one of: clang itself, so that it is on "
-            "PATH (for example `apt install clang`), or the wheel that carries it (`pip install ziglang`)."
+            "the CPU device of tinygrad needs clang, and none was found. Install one of: clang itself, so that it is "
+            "on PATH (for example `apt install clang`), or the wheel that carries it (`pip install ziglang`)."
         )
     os.environ["CC"] = wrapper
 

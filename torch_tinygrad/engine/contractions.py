@@ -1,7 +1,7 @@
 """Which nodes ATen's CPU kernels compute better than generated code: large contractions, where memory is the host's.
 
-tinygrad's CPU kernels reach about a tenth of oneDNN's and MKL's rate on these; below the bounds here a kernel that fuses
-with its neighbours is cheaper than a step of its own.
+tinygrad's CPU kernels reach about a tenth of oneDNN's and MKL's rate on these; below the bounds here a kernel that
+fuses with its neighbours is cheaper than a step of its own.
 """
 
 from __future__ import annotations

@@ -116,7 +116,9 @@ def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
     schema = (overload or overload_of(step.op))._schema
     placeholder = torch.empty(0)
     arguments = [_with_placeholders(a, (i,), set(step.paths), placeholder) for i, a in enumerate(step.arguments)]
-    arguments = [torch.device("cpu") if s.name == "device" else a for s, a in zip(schema.arguments, arguments, strict=False)]
+    arguments = [
+        torch.device("cpu") if s.name == "device" else a for s, a in zip(schema.arguments, arguments, strict=False)
+    ]
     program.add_aten(schema.name, schema.overload_name, arguments, tensors, results)
     return sum(nbytes(m) for m in (*step.inputs, *step.results) if m is not None)
 
@@ -127,4 +129,3 @@ def _with_placeholders(argument, path: tuple[int, ...], paths: set, placeholder:
     if isinstance(argument, list):
         return [_with_placeholders(a, (*path, i), paths, placeholder) for i, a in enumerate(argument)]
     return argument
-

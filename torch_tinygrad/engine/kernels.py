@@ -93,5 +93,3 @@ def compiled(calls: list[UOp]) -> list[UOp]:
     ready = [c.replace(src=(to_program_cache[keys[c]], *c.src[1:])) if c in keys else c for c in calls]
     # What is left (local sizes on devices that want them) needs no compiling.
     return list(compile_linear(UOp(Ops.LINEAR, src=tuple(ready)), beam=0).src)
-
-

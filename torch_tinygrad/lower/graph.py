@@ -23,7 +23,6 @@ from .shape import strides_of
 from .storages import Flat
 from .threads import is_stored, writing_in_place
 
-
 # Operators that change a few elements of their first argument.
 UPDATES = {
     "aten::index_put", "aten::_index_put_impl", "aten::index_copy", "aten::index_add", "aten::index_fill.int_Scalar",
@@ -41,7 +40,7 @@ class Operand(Meta):
 
 @dataclass(frozen=True)
 class AtenStep:
-    """An operator that ATen's CPU kernels compute: `arguments` with tensors as None, their places, what they look like."""
+    """An operator that ATen's CPU kernels compute: `arguments` with tensors as None, their places and layouts."""
 
     op: str
     arguments: tuple[Any, ...]
@@ -118,7 +117,9 @@ class _Builder:
 
     def lift(self, positions: list[int], is_float: bool) -> Tensor:
         """The flat tensor of these numbers, from the program's inputs."""
-        inputs, source = (self.graph.floats, self.graph.float_input) if is_float else (self.graph.ints, self.graph.int_input)
+        inputs, source = (
+            (self.graph.floats, self.graph.float_input) if is_float else (self.graph.ints, self.graph.int_input)
+        )
         assert source is not None
         start = len(inputs)
         inputs.extend(positions)
@@ -151,7 +152,11 @@ class _Builder:
             positions = [argument.position]
             for size, step in zip(argument.size, argument.step, strict=True):
                 positions = [p + i * step for p in positions for i in range(size)]
-            return self.lift(positions, argument.is_float).reshape(argument.size).cast(self.number_dtype(node, argument.is_float))
+            return (
+                self.lift(positions, argument.is_float)
+                .reshape(argument.size)
+                .cast(self.number_dtype(node, argument.is_float))
+            )
         if isinstance(argument, (list, tuple)):
             return [self.value(node, a, name, is_tensor, lifts) for a in argument]
         return argument
@@ -246,14 +251,20 @@ class _Builder:
         outs = tuple(None if o is None else parts_region(o) for o in node.outs)
 
         def buffer_of(out: Region | None) -> UOp | None:
-            return UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
+            return (
+                UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype])
+                if out is not None and out.numel
+                else None
+            )
 
         buffers = [buffer_of(out) for out in outs]
         laid_out = [_laid_out(i, self.graph.device) for i in inputs if i.numel()]
         outputs = [b for b in buffers if b is not None]
         call = function.call(*outputs, *laid_out) if outputs else None
         # empty results have no buffer and nothing to write
-        values = [None if b is None else Tensor(b.after(call)).reshape(o.size) for o, b in zip(outs, buffers, strict=True)]
+        values = [
+            None if b is None else Tensor(b.after(call)).reshape(o.size) for o, b in zip(outs, buffers, strict=True)
+        ]
         self.write(Node(node.op, node.args, outs, node.origin), values)
 
 

@@ -110,7 +110,11 @@ def is_number(value) -> bool:
 
 def result_dtype(*values) -> DType:
     """PyTorch's promotion of tensors and numbers (0-dim tensors and numbers only promote across kinds)."""
-    metas = [torch.empty((0,) * min(v.ndim, 1), dtype=TO_TORCH[v.dtype], device="meta") for v in values if isinstance(v, Tensor)]
+    metas = [
+        torch.empty((0,) * min(v.ndim, 1), dtype=TO_TORCH[v.dtype], device="meta")
+        for v in values
+        if isinstance(v, Tensor)
+    ]
     return TO_TINY[_result_type([*metas, *(v for v in values if is_number(v))])]
 
 
@@ -133,7 +137,13 @@ def _result_type(values: list) -> torch.dtype:
     if result is None or (lower is not None and kind(lower) > kind(result)):
         result = lower if result is None else torch.promote_types(result, lower)
     for number in numbers:
-        d = torch.bool if isinstance(number, bool) else torch.int64 if isinstance(number, int) else torch.get_default_dtype()
+        d = (
+            torch.bool
+            if isinstance(number, bool)
+            else torch.int64
+            if isinstance(number, int)
+            else torch.get_default_dtype()
+        )
         if result is None or kind(d) > kind(result):
             result = d
     return result

@@ -101,7 +101,9 @@ class Flat:
         if region.numel == 0:
             return Tensor.zeros(region.size, dtype=dtype, buffer=False)
         written = self.places.get(region, -1)
-        if any(p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in self.patches[written + 1 :]):
+        if any(
+            p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in self.patches[written + 1 :]
+        ):
             return strided(self._patched(dtype), region)
         return self.patches[written].value if written >= 0 else strided(self.typed(dtype), region)
 
@@ -159,7 +161,11 @@ class Flat:
         """A write of the whole storage that changes little of it: `in_place` does so in the buffer itself."""
         dtype = TO_TINY[region.dtype]
         self.load(dtype)
-        whole = region.offset == 0 and region.numel == self.count(dtype) and geometry.is_contiguous(region.size, region.stride)
+        whole = (
+            region.offset == 0
+            and region.numel == self.count(dtype)
+            and geometry.is_contiguous(region.size, region.stride)
+        )
         if whole and self.is_patched_buffer(dtype) and not self.patches:
             self.written, self.numbers = True, None
             self._patch(Patch(region, value, in_place))
@@ -167,7 +173,12 @@ class Flat:
             self.write(region, value)
 
     def is_patched_buffer(self, dtype: DType) -> bool:
-        return self.buffer is not None and self.value is not None and self.value.uop is self.buffer and self.buffer.dtype == dtype
+        return (
+            self.buffer is not None
+            and self.value is not None
+            and self.value.uop is self.buffer
+            and self.buffer.dtype == dtype
+        )
 
     def _composed(self, flat: Tensor, region: Region, value: Tensor) -> Tensor:
         plan = geometry.write_plan(flat.shape[0], region.size, region.stride, region.offset)

@@ -46,10 +46,14 @@ class _Recorder(TorchDispatchMode):
         """A Meta tensor that is this region of this storage."""
         storage = next((s for s in self.kept if self.number[s._cdata] == region.storage), None)
         if storage is None:
-            storage = torch.empty(self.trace.storages[region.storage].nbytes, dtype=torch.uint8, device="meta").untyped_storage()
+            storage = torch.empty(
+                self.trace.storages[region.storage].nbytes, dtype=torch.uint8, device="meta"
+            ).untyped_storage()
             self.number[storage._cdata] = region.storage
             self.kept.append(storage)
-        return torch.empty(0, dtype=region.dtype, device="meta").set_(storage, region.offset, region.size, region.stride)
+        return torch.empty(0, dtype=region.dtype, device="meta").set_(
+            storage, region.offset, region.size, region.stride
+        )
 
     def region(self, tensor: torch.Tensor) -> Region:
         storage = tensor.untyped_storage()
@@ -83,16 +87,37 @@ class _Recorder(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
-        results = [r for r in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(r, torch.Tensor)]
+        results = [
+            r for r in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(r, torch.Tensor)
+        ]
         if not results and not schema.is_mutable:
             return result
         bound = {a.name: v for a, v in zip(schema.arguments, args, strict=False)} | kwargs
         values = [bound.get(a.name, a.default_value if a.has_default_value() else None) for a in schema.arguments]
-        written = [v for a, v in zip(schema.arguments, values, strict=True) if a.alias_info is not None and a.alias_info.is_write]
-        writes = [self.region(t) for w in written if w is not None for t in (w if isinstance(w, (list, tuple)) else [w])]
+        written = [
+            v
+            for a, v in zip(schema.arguments, values, strict=True)
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
+        writes = [
+            self.region(t) for w in written if w is not None for t in (w if isinstance(w, (list, tuple)) else [w])
+        ]
         known = {t.untyped_storage()._cdata for v in values for t in _tensors(v)}
         fresh = [r for r in results if r.untyped_storage()._cdata not in known]
-        if func.is_view or (not fresh and not writes) or func._schema.name in ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::detach", "aten::alias"):
+        if (
+            func.is_view
+            or (not fresh and not writes)
+            or func._schema.name
+            in (
+                "aten::empty",
+                "aten::empty_strided",
+                "aten::empty_like",
+                "aten::new_empty",
+                "aten::new_empty_strided",
+                "aten::detach",
+                "aten::alias",
+            )
+        ):
             for r in results:
                 self.region(r)
             return result
