@@ -62,3 +62,14 @@ def test_selecting_into_memory_that_is_read_is_refused():
 
     same(overlap, torch.arange(6.0))
     same(lambda x: torch.masked_select(x, x > 2, out=x.new_empty(0)), torch.arange(6.0))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.5, INF])
+def test_gradients_of_distances_are_zero_where_rows_meet(p: float):
+    def program(a, b):
+        a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+        distance = torch.cdist(a, b, p=p, compute_mode="donot_use_mm_for_euclid_dist")
+        return distance.detach(), torch.autograd.grad(distance.square().sum(), (a, b))
+
+    a = torch.tensor([[1.0, 2.0, 3.0], [0.0, -1.0, 0.5]])
+    same(program, a, torch.cat([a[:1], a[1:] + 1, a.flip(0)]))
