@@ -167,3 +167,12 @@ def test_bessel_functions_near_zero_at_their_borders_and_far(name, dtype):
     ]
     function = getattr(torch.special, name)
     both(lambda d: function(torch.tensor(points, dtype=dtype, device=d)), rtol=rtol, atol=atol, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_narrow_integers_wrap_before_they_are_used(dtype):
+    def run(device):
+        a, b = (torch.tensor(v, device=device).to(dtype) for v in ([5, 100, 127], [9, 3, 127]))
+        return (a - b).float(), (-a).clamp_min(0), (a - b) < 3, (a * b).float(), (a + b + b).double(), (a * 3 - b) // 2
+
+    both(run)

@@ -6,12 +6,19 @@ from __future__ import annotations
 
 import torch
 from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
 
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import operand, operands, widen
 from torch_tinygrad.lower.registry import is_number, lowers, result_dtype
 
 aten = torch.ops.aten
+
+
+def whole_words(dtype: DType) -> DType:
+    """The dtype to add and multiply in: integers narrower than a word wrap when the result is cast back, not before,
+    since C computes them as words and tinygrad writes C."""
+    return dtypes.int32 if dtypes.is_int(dtype) and dtype.itemsize < 4 else widen(dtype)
 
 
 def register_unary(overload, compute) -> None:
@@ -57,7 +64,7 @@ def reciprocal_sqrt(x: Tensor) -> Tensor:
 
 UNARY = {
     aten.abs: m.absolute,
-    aten.neg: lambda x: -x,
+    aten.neg: lambda x: -x.cast(whole_words(x.dtype)),
     aten.exp: m.exp,
     aten.exp2: lambda x: x.exp2(),
     aten.expm1: m.expm1,
@@ -93,7 +100,7 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar, lifts=("other",))
 def mul(a, b, *, meta):
-    dtype = widen(meta[0].tiny)
+    dtype = whole_words(meta[0].tiny)
     if m.is_zero(b) and dtype != dtypes.bool:
         return m.times_zero(operand(a, dtype))
     return multiply(*operands(dtype, a, b))
@@ -171,7 +178,7 @@ def add(a: Tensor, b: Tensor) -> Tensor:
 
 @lowers(aten.add.Tensor, lifts=("other", "alpha"))
 def add_tensor(a, b, *, meta, alpha=1):
-    a, b = operands(widen(meta[0].tiny), a, b)
+    a, b = operands(whole_words(meta[0].tiny), a, b)
     return add(a, scaled(b, alpha))
 
 
@@ -182,7 +189,7 @@ def add_scalar(a, b, alpha=1, *, meta):
 
 @lowers(aten.sub.Tensor, lifts=("other", "alpha"))
 def sub_tensor(a, b, *, meta, alpha=1):
-    a, b = operands(widen(meta[0].tiny), a, b)
+    a, b = operands(whole_words(meta[0].tiny), a, b)
     return a - scaled(b, alpha)
 
 
@@ -203,7 +210,7 @@ def rsub_scalar(a, b, alpha=1, *, meta):
 
 @lowers(aten.addcmul.default, lifts=("value",))
 def addcmul(x, a, b, *, meta, value=1):
-    x, a, b = operands(widen(meta[0].tiny), x, a, b)
+    x, a, b = operands(whole_words(meta[0].tiny), x, a, b)
     return x + scaled(a, value) * b
 
 
