@@ -124,17 +124,3 @@ def add_matrix_product_activation(
         return (result > 0).where(result, 0)
     inner = 0.7978845608028654 * (result + 0.044715 * result * result * result)
     return 0.5 * result * (1 + inner.tanh())
-
-
-@lowers(aten._trilinear.default)
-def trilinear(a, b, c, expand1, expand2, expand3, sumdim, unroll_dim=1) -> Tensor:
-    """The sum of the product of three tensors, each of which lacks some dimensions of the result."""
-    kept = accumulator(a.dtype)
-
-    def with_dimensions(x: Tensor, dimensions) -> Tensor:
-        for dimension in sorted(dimensions):
-            x = x.unsqueeze(dimension)
-        return x.cast(kept)
-
-    product_of_all = with_dimensions(a, expand1) * with_dimensions(b, expand2) * with_dimensions(c, expand3)
-    return product_of_all.sum(tuple(sumdim), dtype=kept) if sumdim else product_of_all
