@@ -1,6 +1,7 @@
 // Inference on Meta tensors.
 #include "infer.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
@@ -78,7 +79,8 @@ torch::jit::Stack with_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> ar
     if (kind == OpInfo::Kind::Device) {
       stack.emplace_back(device);
     } else if (kind == OpInfo::Kind::Generator) {
-      stack.emplace_back();
+      // A generator of its own, so that the CPU's default one stays where it is.
+      stack.push_back(device.is_cpu() ? c10::IValue(at::detail::createCPUGenerator()) : c10::IValue());
     } else if (value.isNone()) {
       stack.push_back(value);
     } else if (kind == OpInfo::Kind::Tensor) {
@@ -143,7 +145,7 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
 // The CPU's kernel on small arguments of the same geometry says everything exactly: layouts, and refusals with their
 // words. A refusal counts if it does not depend on the values, that is, if zeros and ones are refused alike.
 std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  if (call.info.random || call.info.dynamic || call.masked || call.tensors.empty()) return std::nullopt;
+  if ((call.info.random && !call.info.takes_generator) || call.info.dynamic || call.masked || call.tensors.empty()) return std::nullopt;
   size_t bytes = 0;
   for (const auto& t : call.tensors) bytes += call.aliased ? t.storage().nbytes() : t.nbytes();
   if (bytes > kMaxBytesOnCpu) return std::nullopt;
@@ -174,7 +176,19 @@ std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IVal
 
 Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
   if (auto inferred = infer_from_cpu(call, args)) return *std::move(inferred);
-  return infer_from_meta(call, args);
+  try {
+    return infer_from_meta(call, args);
+  } catch (const NoMetaKernel&) {
+    throw;
+  } catch (const std::exception&) {
+    // Factories refuse bad arguments in the CPU's words too.
+    if (call.tensors.empty()) {
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      torch::jit::Stack stack = with_stand_ins(call, args, {}, c10::Device(c10::kCPU));
+      call.info.op.callBoxed(&stack);
+    }
+    throw;
+  }
 }
 
 }  // namespace

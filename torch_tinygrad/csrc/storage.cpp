@@ -129,6 +129,32 @@ void count(c10::DeviceIndex device, int64_t nbytes) {
 std::mutex& released_mutex = *new std::mutex;
 std::vector<PyObject*>& released = *new std::vector<PyObject*>;
 
+// Storages by address, for tensors that PyTorch makes over a storage's address alone (to serialize it, for one).
+class ByAddress {
+ public:
+  void add(void* address, Storage* storage) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    storages_[address] = storage;
+  }
+  void remove(void* address) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    storages_.erase(address);
+  }
+  Storage* find(void* address) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto it = storages_.find(address);
+    return it == storages_.end() ? nullptr : it->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<void*, Storage*> storages_;
+};
+ByAddress& by_address() {
+  static auto* all = new ByAddress;
+  return *all;
+}
+
 struct StorageContext {
   StoragePtr storage;
   void* address;
@@ -137,7 +163,10 @@ struct StorageContext {
 void delete_context(void* opaque) {
   auto* context = static_cast<StorageContext*>(opaque);
   context->storage->live.store(false, std::memory_order_release);
-  if (context->address != nullptr) addresses().give(context->address, context->storage->nbytes);
+  if (context->address != nullptr) {
+    by_address().remove(context->address);
+    addresses().give(context->address, context->storage->nbytes);
+  }
   delete context;
 }
 
@@ -149,6 +178,7 @@ class Allocator final : public c10::Allocator {
     const c10::DeviceIndex device = current_device();
     void* address = nbytes ? addresses().take(nbytes) : nullptr;
     auto* context = new StorageContext{c10::make_intrusive<Storage>(device, nbytes), address};
+    if (address != nullptr) by_address().add(address, context->storage.get());
     return {address, context, &delete_context, c10::Device(c10::DeviceType::PrivateUse1, device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -164,8 +194,10 @@ REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &the_allocator);
 c10::Allocator* allocator() { return &the_allocator; }
 
 Storage* storage_of(const c10::DataPtr& data) {
-  TORCH_CHECK(data.get_deleter() == &delete_context, "tiny: this storage was not allocated by the device");
-  return static_cast<StorageContext*>(data.get_context())->storage.get();
+  if (data.get_deleter() == &delete_context) return static_cast<StorageContext*>(data.get_context())->storage.get();
+  Storage* storage = by_address().find(data.get());
+  TORCH_CHECK(storage != nullptr, "tiny: this storage was not allocated by the device");
+  return storage;
 }
 
 Buffer::~Buffer() {

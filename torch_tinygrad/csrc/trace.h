@@ -27,6 +27,7 @@ struct OpInfo {
   std::vector<Arg> args;
   bool writes = false;         // some argument is changed
   bool reads_tensors = false;  // some argument is a tensor
+  bool takes_generator = false;
   bool random = false;         // takes a slice of the generator's stream
   bool index = false;          // takes index tensors, which may be on the CPU
   bool iterated = false;       // ATen's iterator lays its result out
