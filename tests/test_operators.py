@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torch_tinygrad.conformance.compare import compare_results
+from torch_tinygrad.engine import contractions
 
 INF, NAN = math.inf, math.nan
 
@@ -73,3 +74,10 @@ def test_gradients_of_distances_are_zero_where_rows_meet(p: float):
 
     a = torch.tensor([[1.0, 2.0, 3.0], [0.0, -1.0, 0.5]])
     same(program, a, torch.cat([a[:1], a[1:] + 1, a.flip(0)]))
+
+
+@pytest.mark.parametrize("length", [60, 67])  # one that splits, and a prime that becomes a convolution
+def test_long_fourier_transforms_where_no_library_helps(length: int, monkeypatch):
+    monkeypatch.setattr(contractions, "prefers_aten", lambda node: False)
+    same(lambda x: (torch.fft.rfft(x), torch.fft.irfft(torch.fft.rfft(x), n=length)), torch.randn(2, length))
+    assert not any("fft" in name for name in torch.tiny.stats()["fallbacks"])

@@ -10,6 +10,7 @@ from math import prod
 
 import torch
 
+from torch_tinygrad.lower.fourier import SHORT
 from torch_tinygrad.trace.nodes import Node, Region
 
 from .devices import is_host
@@ -28,6 +29,12 @@ def _convolution_work(out: Region, weight: Region) -> int:
     return prod(out.size) * prod(weight.size[1:])
 
 
+def _transform_work(args, outs) -> int:
+    """Of a Fourier transform: one that splits into several takes as many kernels, and counts as large."""
+    sizes = [max(r.size[getattr(d, "value", d)] for r in (args[0], outs[0])) for d in args[1]]
+    return SMALL if max(sizes, default=0) > SHORT else outs[0].numel * sum(sizes)
+
+
 # Exponentials of many elements: ATen's are vectorised, and it computes each once.
 EXPONENTIALS = {"aten::_softmax", "aten::_log_softmax"}
 
@@ -39,6 +46,9 @@ WORK = {
     "aten::baddbmm": lambda args, outs: _matmul_work(args[1], args[2]),
     "aten::convolution": lambda args, outs: _convolution_work(outs[0], args[1]),
     "aten::convolution_backward": lambda args, outs: _convolution_work(args[0], args[2]),
+    "aten::_fft_c2c": _transform_work,
+    "aten::_fft_r2c": _transform_work,
+    "aten::_fft_c2r": _transform_work,
 }
 
 
