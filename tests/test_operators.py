@@ -81,3 +81,19 @@ def test_long_fourier_transforms_where_no_library_helps(length: int, monkeypatch
     monkeypatch.setattr(contractions, "prefers_aten", lambda node: False)
     same(lambda x: (torch.fft.rfft(x), torch.fft.irfft(torch.fft.rfft(x), n=length)), torch.randn(2, length))
     assert not any("fft" in name for name in torch.tiny.stats()["fallbacks"])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8])
+def test_common_divisors_and_multiples_wrap_as_on_the_cpu(dtype: torch.dtype):
+    ends = torch.iinfo(dtype)
+    a = torch.tensor([0, 6, 12, 97, ends.max, ends.min, ends.min, 100], dtype=dtype)
+    b = torch.tensor([0, 4, 0, 89, ends.max - 1, 6, 0, 6], dtype=dtype)
+    same(torch.gcd, a, b)
+    same(torch.lcm, a[:5], b[:5]) if dtype is not torch.int64 else same(torch.lcm, a[:4], b[:4])
+
+
+def test_factors_of_integer_products_lose_their_fraction():
+    m, v = torch.arange(9).reshape(3, 3), torch.arange(3)
+    same(lambda m, v: torch.addmv(v, m, v, beta=2.6, alpha=-1.7), m, v)
+    same(lambda m: torch.addmm(m, m, m, beta=0.6, alpha=1.7), m)
+    same(lambda m: torch.baddbmm(m[None], m[None], m[None], beta=0.6, alpha=1.7), m)

@@ -63,8 +63,15 @@ def assert_close_losses(got, want):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_losses_of_adamw_with_cosine_schedule_and_clipping_follow_the_cpu(name):
+    """The CNN in float64: AdamW divides by the size of the gradient, so in float32 rounding in small gradients grows from
+    step to step, and the CPU's own losses differ by more than a thousandth from one machine to another."""
     make, batch = WORKLOADS[name]
     network = built(make)
+    if name == "cnn":
+        network, batch = (
+            network.double(),
+            lambda step, of=batch: tuple(t.double() if t.is_floating_point() else t for t in of(step)),
+        )
     want, trained = train(network, batch, "cpu")
     with Cost() as cost:
         got, on_device = train(network, batch, DEVICE)
