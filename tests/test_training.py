@@ -63,8 +63,8 @@ def assert_close_losses(got, want):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_losses_of_adamw_with_cosine_schedule_and_clipping_follow_the_cpu(name):
-    """The CNN in float64: AdamW divides by the size of the gradient, so in float32 rounding in small gradients grows from
-    step to step, and the CPU's own losses differ by more than a thousandth from one machine to another."""
+    """The CNN in float64: AdamW divides by the size of the gradient, so in float32 rounding in small gradients grows
+    from step to step, and the CPU's own losses differ by more than a thousandth from one machine to another."""
     make, batch = WORKLOADS[name]
     network = built(make)
     if name == "cnn":
