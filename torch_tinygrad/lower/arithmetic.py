@@ -88,17 +88,27 @@ def shift_right(a: Tensor, b: Tensor) -> Tensor:
     return a >> within
 
 
+# Steps of Euclid's algorithm in one kernel: the kernels of a chain are all the same two.
+EUCLID_STEPS = 8
+
+
 def gcd(a: Tensor, b: Tensor) -> Tensor:
-    """Euclid's algorithm, for as many steps as the width can need (Fibonacci numbers are its worst case)."""
+    """Euclid's algorithm, for as many steps as the width can need (Fibonacci numbers are its worst case). The lowest
+    number of a type is its own absolute value: remainders keep C's signs."""
     a, b = m.absolute(a), m.absolute(b)
-    for _ in range(math.ceil(a.dtype.bitsize * 1.4405) + 1):
-        done = b.eq(0)
-        a, b = done.where(a, b), done.where(0, a % done.where(1, b))
-    return a
+    for step in range(1, math.ceil(a.dtype.bitsize * 1.4405) + 2):
+        done = a.eq(0)
+        a, b = done.where(0, b.fmod(done.where(1, a))), done.where(b, a)
+        if step % EUCLID_STEPS == 0:
+            a, b = a.contiguous(), b.contiguous()
+    return b
 
 
 def lcm(a: Tensor, b: Tensor) -> Tensor:
+    """Narrow types multiply as C's int and wrap in the end."""
     divisor = gcd(a, b)
+    if a.dtype.itemsize < 4:
+        a, b, divisor = (value.cast(dtypes.int32) for value in (a, b, divisor))
     return m.absolute(divisor.eq(0).where(0, a.div(divisor.eq(0).where(1, divisor), rounding_mode="trunc") * b))
 
 

@@ -57,12 +57,19 @@ def scaled(value: Tensor, factor, kept: DType) -> Tensor:
     """`factor * value`, where a factor of zero means that the value is not looked at (nan included)."""
     value = value.cast(kept)
     if is_number(factor):
+        factor = whole(factor, kept)
         return value if factor == 1 else value * factor if factor != 0 else value.const_like(0)
     factor = cast(factor, kept)
     return (factor == 0).where(value.const_like(0), value * factor)
 
 
+def whole(factor, kept: DType):
+    """A factor of integers loses its fraction first."""
+    return int(factor) if is_number(factor) and dtypes.is_int(kept) else factor
+
+
 def times(value: Tensor, factor) -> Tensor:
+    factor = whole(factor, value.dtype)
     return value if is_number(factor) and factor == 1 else value * cast(factor, value.dtype)
 
 
