@@ -98,3 +98,17 @@ def test_factors_of_integer_products_lose_their_fraction():
     same(lambda m, v: torch.addmv(v, m, v, beta=2.6, alpha=-1.7), m, v)
     same(lambda m: torch.addmm(m, m, m, beta=0.6, alpha=1.7), m)
     same(lambda m: torch.baddbmm(m[None], m[None], m[None], beta=0.6, alpha=1.7), m)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_operator_rounds_half_types(dtype: torch.dtype):
+    a, b = (9 * torch.randn(40, 3, generator=torch.Generator().manual_seed(s)).to(dtype) for s in (0, 1))
+
+    def exactly(function) -> None:
+        assert torch.equal(function(a.to("tiny"), b.to("tiny")).cpu(), function(a, b))
+
+    exactly(lambda a, b: a * b - b * b)
+    exactly(lambda a, b: torch.linalg.cross(a, b))
+    exactly(lambda a, b: torch.div(a, b, rounding_mode="trunc"))
+    exactly(lambda a, b: torch.addr(a, a[:, 0], b[0], beta=0.2, alpha=0.6))
+    exactly(lambda a, b: a * 30000 / 30000)

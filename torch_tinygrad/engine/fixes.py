@@ -7,7 +7,7 @@ import sqlite3
 
 import tinygrad.codegen as codegen
 from tinygrad import helpers
-from tinygrad.codegen.late import gater
+from tinygrad.codegen.late import coalesce, gater
 from tinygrad.dtype import DType, can_lossless_cast, dtypes
 from tinygrad.uop.ops import Ops, PatternMatcher, UPat
 
@@ -32,6 +32,11 @@ def _gates() -> PatternMatcher:
         (UPat.var("gate").where(UPat.var("a"), otherwise).named("w"), _move_where_load),
     ]
     return PatternMatcher([*gater.pm_move_gates_from_index.patterns[:-2], *replaced])
+
+
+def _image_rules() -> PatternMatcher:
+    """Without the last, which is meant for images but takes every rounding to float16 between two operators away."""
+    return PatternMatcher(coalesce.pm_simplify_add_image.patterns[:-1])
 
 
 def _constant(self: DType, value):
@@ -74,3 +79,5 @@ def apply() -> None:
     _share_cache_connection()
     if codegen.pm_move_gates_from_index is gater.pm_move_gates_from_index:
         codegen.pm_move_gates_from_index = _gates()
+    if codegen.pm_simplify_add_image is coalesce.pm_simplify_add_image:
+        codegen.pm_simplify_add_image = _image_rules()

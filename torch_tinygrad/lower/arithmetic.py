@@ -59,11 +59,15 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
 
 
 def trunc_divide(a: Tensor, b: Tensor) -> Tensor:
-    return (a / b).trunc() if dtypes.is_float(a.dtype) else a.div(b, rounding_mode="trunc")
+    return a.div(b, rounding_mode="trunc")
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, lifts=("other",))
 def divide_with_mode(a, b, *, meta, rounding_mode=None):
+    """A quotient of half types is rounded before it is truncated."""
+    if rounding_mode == "trunc" and dtypes.is_float(meta[0].tiny):
+        x, y = operands(widen(meta[0].tiny), a, b)
+        return (x / y).cast(meta[0].tiny).cast(x.dtype).trunc()
     compute = {None: lambda x, y: x / y, "trunc": trunc_divide, "floor": floor_divide}[rounding_mode]
     return compute(*operands(widen(meta[0].tiny), a, b))
 

@@ -116,10 +116,19 @@ def add_matrix_vector(bias: Tensor, matrix: Tensor, vector: Tensor, *, beta=1, a
 
 @lowers(aten.addr.default, lifts=("beta", "alpha"))
 def add_outer_product(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1, meta=None) -> Tensor:
-    kept = accumulator(meta[0].tiny)
-    outer = a.cast(kept).unsqueeze(1) * b.cast(kept).unsqueeze(0)
-    outer = times_zero(outer) if is_zero(alpha) else times(outer, alpha)
-    return outer + scaled(bias, beta, kept)
+    """Half types round factors and every product."""
+    kept, result = accumulator(meta[0].tiny), meta[0].tiny
+
+    def rounded(value):
+        if is_number(value):
+            return torch.tensor(value, dtype=meta[0].dtype).item() if result in HALVES else value
+        return value.cast(result).cast(kept)
+
+    alpha, beta = rounded(alpha), rounded(beta)
+
+    a, b = a.cast(kept).unsqueeze(1), b.cast(kept).unsqueeze(0)
+    outer = times_zero(a) if is_zero(alpha) else times(a, alpha)
+    return rounded(rounded(outer) * b) + rounded(scaled(bias, beta, kept))
 
 
 @lowers(aten._addmm_activation.default, lifts=("beta", "alpha"))

@@ -32,3 +32,10 @@ def as_strided_scatter(x: torch.Tensor, source: torch.Tensor, size, stride, stor
     result = copy.as_strided(x.size(), x.stride(), x.storage_offset())
     result.as_strided(size, stride, storage_offset).copy_(source)
     return result
+
+
+@rewrites(aten.linalg_cross.default)
+def cross(a: torch.Tensor, b: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
+    """PyTorch's decomposition computes half types in single precision; its kernel rounds every product."""
+    a, b = torch.broadcast_tensors(a, b)
+    return a.roll(-1, dim) * b.roll(-2, dim) - a.roll(-2, dim) * b.roll(-1, dim)
