@@ -112,3 +112,10 @@ def test_every_operator_rounds_half_types(dtype: torch.dtype):
     exactly(lambda a, b: torch.div(a, b, rounding_mode="trunc"))
     exactly(lambda a, b: torch.addr(a, a[:, 0], b[0], beta=0.2, alpha=0.6))
     exactly(lambda a, b: a * 30000 / 30000)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 2.5])
+def test_norms_of_nothing_are_zero(order: float):
+    same(lambda x: torch.linalg.vector_norm(x, order, dim=0), torch.empty(0, 3, dtype=torch.float64))
+    same(lambda x: torch.linalg.vector_norm(x, order, dim=0, keepdim=True), torch.empty(0, 0, dtype=torch.float64))
+    same(lambda x: x.abs().sum(1).amax(), torch.empty(5, 0, dtype=torch.float64))

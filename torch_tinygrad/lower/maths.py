@@ -85,7 +85,7 @@ def minimum(a: Tensor, b: Tensor) -> Tensor:
 
 def absolute(x: Tensor) -> Tensor:
     """|x| by clearing the sign bit, so that -0.0 becomes 0.0."""
-    if dtypes.is_unsigned(x.dtype) or x.dtype == dtypes.bool:
+    if dtypes.is_unsigned(x.dtype) or x.dtype == dtypes.bool or 0 in x.shape:
         return x
     if dtypes.is_float(x.dtype):
         integer = float_bits(x.dtype)

@@ -50,10 +50,13 @@ def std_mean(x, dim=None, *, meta, correction=None, keepdim=False):
 
 
 def vector_norm(x: Tensor, order, dim, keepdim: bool) -> Tensor:
-    axes, size = axes_of(x, dim), m.absolute(x)
+    axes = axes_of(x, dim)
     order = 2 if order is None else order
+    if not count_of(x, axes) and order >= 0:
+        return x.sum(axes, keepdim=keepdim)
+    size = m.absolute(x)
     if order == math.inf:
-        return largest(size, axes, keepdim) if count_of(x, axes) else size.sum(axes, keepdim=keepdim)
+        return largest(size, axes, keepdim)
     if order == -math.inf:
         return smallest(size, axes, keepdim)
     if order == 0:
