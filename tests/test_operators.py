@@ -118,4 +118,3 @@ def test_every_operator_rounds_half_types(dtype: torch.dtype):
 def test_norms_of_nothing_are_zero(order: float):
     same(lambda x: torch.linalg.vector_norm(x, order, dim=0), torch.empty(0, 3, dtype=torch.float64))
     same(lambda x: torch.linalg.vector_norm(x, order, dim=0, keepdim=True), torch.empty(0, 0, dtype=torch.float64))
-    same(lambda x: x.abs().sum(1).amax(), torch.empty(5, 0, dtype=torch.float64))
