@@ -198,11 +198,3 @@ def test_inference_tensor_is_refused_by_autograd():
 
     assert "nference tensors cannot be saved" in same_error(lambda t: leaf(t.device)[0, :3] * t, make)
     assert "inference tensor" in same_error(lambda t: t.requires_grad_(), make)
-
-
-def test_out_of_range_index_is_an_error_at_the_latest_when_read():
-    a = data(4, device=DEVICE)
-    flush()
-    with pytest.raises(IndexError, match="out of range|out of bounds"):
-        a[torch.tensor([7])]
-    assert a.tolist() == data(4).tolist()
