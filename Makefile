@@ -38,9 +38,10 @@ lint: build
 	$(VENV)/bin/ruff format --check .
 
 test: lint
-	$(PY) -m pytest tests $(ARGS)
+	$(PY) -m pytest tests --ignore=tests/test_fuzz.py $(ARGS)
 
 fuzz: build
+	$(PY) -m pytest tests/test_fuzz.py
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 conformance: build

