@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.differential import DEVICE, Cost, data, flush, same_error
+from tests.differential import DEVICE, Cost, data, same_error
 
 
 def leaf(device):
