@@ -313,16 +313,6 @@ def test_gradient_of_a_gradient_through_an_in_place_product():
     both(program)
 
 
-def test_gradcheck_of_views_and_writes_in_double_precision():
-    def function(x):
-        y = x * 2
-        y[1:].mul_(x[:-1])
-        return y.t()
-
-    x = normal(3, 2, dtype=torch.float64, device=DEVICE).requires_grad_()
-    assert torch.autograd.gradcheck(function, (x,))
-
-
 def test_forward_mode_derivative_through_views():
     def program(device):
         x, t = normal(3, 4, device=device), normal(3, 4, seed=1, device=device)
