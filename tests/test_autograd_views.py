@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tests.differential import DEVICE, both, data, normal
+from tests.differential import both, data, normal
 
 
 def weight(*shape, device, seed=0):

@@ -80,7 +80,7 @@ def test_an_operator_that_changes_its_answer_fails_and_one_that_does_not_passes(
     assert Check(info, torch.float32, 2, "cpu").run("forward").failed == 0
 
 
-@pytest.mark.parametrize("name", ["add", "nn.functional.linear", "sort", "masked_fill", "nn.functional.dropout"])
+@pytest.mark.parametrize("name", ["add", "nn.functional.linear", "sort", "nn.functional.dropout"])
 def test_every_aspect_of_an_operator_runs_and_passes(name):
     info = op_db[position_of(name)]
     outcomes = {a: o for a, o in check_operator(info, torch.float32, 2, DEVICE, ASPECTS) if o is not None}
