@@ -196,7 +196,7 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base) {
         for (const auto& v : slot.toListRef()) hash_scalar_kind(call.key, v);
         break;
       case OpInfo::Kind::Float:
-        if (call.info.args[i].lift && slot.isDouble()) {
+        if (call.info.args[i].lift && slot.isDouble() && !call.info.random) {  // distributions refuse some numbers
           hash_scalar_kind(call.key, slot);
         } else {
           hash_value(call.key, slot);
@@ -220,7 +220,7 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base) {
     for (size_t j = 0; j < i; j++) {
       if (!call.tensors[i].storage().is_alias_of(call.tensors[j].storage())) continue;
       call.aliased = true;
-      call.key.add(i * 64 + j);
+      call.key.add(i * 128 + j * 2 + call.tensors[i].is_same(call.tensors[j]));
       call.key.add(static_cast<uint64_t>(call.tensors[i].storage_offset() - call.tensors[j].storage_offset()));
     }
     if (i >= 16) break;  // foreach forms: lists do not alias themselves

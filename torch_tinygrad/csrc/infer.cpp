@@ -2,13 +2,13 @@
 #include "infer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/fill.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -27,6 +27,11 @@ std::vector<at::Tensor> stand_ins(const Call& call, c10::Device device) {
   for (const auto& t : call.tensors) {
     if (!call.aliased) {
       result.push_back(at::empty_strided(t.sizes(), t.strides(), at::TensorOptions().dtype(t.dtype()).device(device)));
+      continue;
+    }
+    const size_t first = std::find_if(call.tensors.begin(), call.tensors.end(), [&](const auto& other) { return other.is_same(t); }) - call.tensors.begin();
+    if (first < result.size()) {
+      result.push_back(result[first]);
       continue;
     }
     at::Tensor& base = bases[t.storage().unsafeGetStorageImpl()];
@@ -65,6 +70,22 @@ void lay_out_as_iterator(const Call& call, const std::vector<at::Tensor>& metas,
   for (const auto& meta : metas) config.add_owned_const_input(meta);
   const at::Tensor out = config.build().tensor(0);
   if (out.sizes() == at::IntArrayRef(result.shape.sizes)) result.shape.strides.assign(out.strides().begin(), out.strides().end());
+}
+
+// Meta kernels lay convolutions out contiguously; the CPU follows its input or its weight.
+void lay_out_as_convolution(const Call& call, const std::vector<at::Tensor>& metas, Inferred& inferred) {
+  const bool backward = call.info.name == "aten::convolution_backward";
+  if ((!backward && call.info.name != "aten::convolution") || metas.size() < (backward ? 3 : 2)) return;
+  const at::Tensor &input = metas[backward], &weight = metas[backward + 1];
+  const int64_t rank = input.dim();
+  const auto format = rank == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
+  if (rank < 4 || (input.suggest_memory_format() != format && weight.suggest_memory_format() != format)) return;
+  for (auto& ret : inferred.returns)
+    for (auto& result : ret.tensors) {
+      if (result.kind != Inferred::Result::Kind::Fresh || static_cast<int64_t>(result.shape.sizes.size()) != rank) continue;
+      const auto strides = rank == 4 ? c10::get_channels_last_strides_2d(result.shape.sizes) : c10::get_channels_last_strides_3d(result.shape.sizes);
+      result.shape.strides.assign(strides.begin(), strides.end());
+    }
 }
 
 // The arguments with every tensor of the device replaced by the next stand-in, and devices by theirs.
@@ -139,6 +160,7 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
   }
   Inferred inferred = describe(stack, metas, before);
   lay_out_as_iterator(call, metas, inferred);
+  lay_out_as_convolution(call, metas, inferred);
   return inferred;
 }
 
@@ -151,12 +173,14 @@ std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IVal
   if (bytes > kMaxBytesOnCpu) return std::nullopt;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::string refused;
+  // Whether zeros were refused in the same words.
+  auto refused_again = [&](const std::string& message) { return std::exchange(refused, message) == message; };
   for (const int64_t fill : {0, 1}) {
     const std::vector<at::Tensor> tensors = stand_ins(call, c10::Device(c10::kCPU));
-    for (const auto& t : tensors) at::from_blob(t.storage().mutable_data(), {static_cast<int64_t>(t.storage().nbytes())}, at::kByte).zero_();
-    if (fill == 1)
-      for (const auto& t : tensors)
-        if (at::has_internal_overlap(t) == at::MemOverlap::No) t.fill_(1);
+    for (const auto& t : tensors) {
+      const int64_t elements = static_cast<int64_t>(t.storage().nbytes() / t.itemsize());
+      if (elements) at::from_blob(t.storage().mutable_data(), {elements}, at::TensorOptions().dtype(t.dtype())).fill_(fill);
+    }
     const std::vector<Shape> before = shapes_of(tensors);
     torch::jit::Stack stack = with_stand_ins(call, args, tensors, c10::Device(c10::kCPU));
     try {
@@ -165,8 +189,9 @@ std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IVal
     } catch (const c10::Error& error) {
       const std::string message = error.what_without_backtrace();
       if (message.find("Could not run '") != std::string::npos) return std::nullopt;
-      if (fill == 1 && message == refused) throw;
-      refused = message;
+      if (refused_again(message)) throw;
+    } catch (const std::runtime_error& error) {  // numbers that do not fit a dtype
+      if (refused_again(error.what())) throw;
     } catch (const std::exception&) {
       return std::nullopt;
     }

@@ -166,10 +166,11 @@ void bump_versions_of_lists(const OpInfo& info, c10::ArrayRef<c10::IValue> args)
   }
 }
 
-at::Tensor view_of(const at::Tensor& base, const Shape& shape) {
+// Stand-ins begin their storages, unless they had to alias: `offset` is where the real base begins.
+at::Tensor view_of(const at::Tensor& base, const Shape& shape, int64_t offset) {
   at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(),
                                                              c10::scalarTypeToTypeMeta(shape.dtype));
-  view.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides, shape.offset);
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides, shape.offset + offset);
   return view;
 }
 
@@ -292,7 +293,7 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       case Kind::Argument:
         return call.tensors[result.tensor];
       case Kind::View:
-        return view_of(call.tensors[result.tensor], result.shape);
+        return view_of(call.tensors[result.tensor], result.shape, call.aliased ? 0 : call.tensors[result.tensor].storage_offset());
       default:
         fresh.push_back(make_tensor(result.shape.sizes, result.shape.strides, result.shape.dtype, call.device));
         return fresh.back();
