@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tests.differential import both, data, normal
+from tests.differential import DEVICE, both, data, normal
 
 
 def weight(*shape, device, seed=0):
@@ -311,6 +311,45 @@ def test_gradient_of_a_gradient_through_an_in_place_product():
         yield
 
     both(program)
+
+
+def _scaled_rows(x):
+    y = x * 2
+    y[1:].mul_(x[:-1])
+    return y.t()
+
+
+def _steps_and_diagonal(x):
+    y = x.clone()
+    y[::2, 1:] = x[::2, :-1] * x[::2, 1:]
+    y.diagonal().add_(x.select(0, 1)[:2].exp())
+    return y.view(-1).unfold(0, 3, 2)
+
+
+def _overlapping_reads(x):
+    return (x.as_strided((4, 2), (1, 2)) * x.view(-1)[1:5].unsqueeze(1)).sum(0)
+
+
+def _masks_and_indices(x):
+    y = x.sin()
+    y.masked_fill_(x.detach() > 0.5, 0.25)
+    y = y.index_add(1, torch.tensor([1, 1], device=x.device), x[:, :2])
+    return y.index_put((torch.tensor([0, 2], device=x.device),), x[1], accumulate=True)
+
+
+def _repeated_writes(x):
+    y = torch.zeros(4, dtype=x.dtype, device=x.device)
+    for i in range(3):
+        y[i + 1] = y[i] * 0.5 + x[i, 0] * x[i, 1]
+    return y
+
+
+@pytest.mark.parametrize(
+    "function", [_scaled_rows, _steps_and_diagonal, _overlapping_reads, _masks_and_indices, _repeated_writes]
+)
+def test_gradcheck_of_views_and_writes_in_double_precision(function):
+    x = normal(3, 2, dtype=torch.float64, device=DEVICE).requires_grad_()
+    assert torch.autograd.gradcheck(function, (x,))
 
 
 def test_forward_mode_derivative_through_views():

@@ -8,8 +8,9 @@ import sqlite3
 import tinygrad.codegen as codegen
 from tinygrad import helpers
 from tinygrad.codegen.late import coalesce, gater
-from tinygrad.dtype import DType, can_lossless_cast, dtypes
-from tinygrad.uop.ops import Ops, PatternMatcher, UPat
+from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
+from tinygrad.uop import weak
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 
 
 def _move_where_load(gate, l, a, w):
@@ -40,18 +41,37 @@ def _image_rules() -> PatternMatcher:
 
 
 def _constant(self: DType, value):
-    """A constant of this dtype. Integers of nan and the infinities are what conversions on the CPU give, and int32
-    wraps; without this, folding such a conversion raises or writes a literal that does not fit."""
+    """A constant of this dtype. Integers of nan and the infinities are what conversions on the CPU give, and integers
+    wrap; without this, folding such a conversion raises or writes a literal that does not fit, and a folded 0 - 1 of
+    uint8 is -1 in what reads it."""
     if isinstance(value, float) and not math.isfinite(value) and dtypes.is_int(self):
         return self.min if self in (dtypes.int32, dtypes.int64) else 0
     result = _plain_constant(self, value)
-    if self == dtypes.int32 and type(result) is int and not self.min <= result <= self.max:
+    if type(result) is int and self in dtypes.ints and not self.min <= result <= self.max:
         return (result - self.min) % (1 << self.bitsize) + self.min
     return result
 
 
 _plain_constant = DType.const
 DType.const = _constant
+
+
+def _bits_of_a_number(root: UOp, c: UOp) -> UOp | None:
+    """The bits of a number that lost its dtype: `0 ^ number` folds to the number alone, which is rendered as an int of
+    32 bits, too narrow for a double."""
+    width = root.dtype.itemsize
+    if c.dtype == dtypes.weakint:
+        typed = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[width]
+    else:
+        typed = {2: dtypes.float16, 4: dtypes.float32, 8: dtypes.float64}[width]
+    return root.const_like(bitcast(typed.const(c.val), typed, root.dtype))
+
+
+def _index_dtypes() -> PatternMatcher:
+    number = UPat.cvar("c", dtype=dtypes.weaks)
+    rule = (UPat(Ops.BITCAST, name="root", src=(number,)), _bits_of_a_number)
+    return PatternMatcher([rule, *weak.pm_lower_index_dtype.patterns])
+
 
 _connection: sqlite3.Connection | None = None
 
@@ -81,3 +101,5 @@ def apply() -> None:
         codegen.pm_move_gates_from_index = _gates()
     if codegen.pm_simplify_add_image is coalesce.pm_simplify_add_image:
         codegen.pm_simplify_add_image = _image_rules()
+    if codegen.pm_lower_index_dtype is weak.pm_lower_index_dtype:
+        codegen.pm_lower_index_dtype = _index_dtypes()
