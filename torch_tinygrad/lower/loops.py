@@ -1,0 +1,143 @@
+"""Kernels written as loops: statements of one kernel in program order, for algorithms whose steps depend on each other.
+
+A kernel works on many independent problems, one group of threads each. Where the device has groups, their threads
+share out the innermost loops and wait for each other where the algorithm says `sync`; elsewhere they are plain loops.
+Loops have constant bounds (tinygrad ends a loop together with what its bound depends on): `when` leaves steps out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import AddrSpace, DType
+from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
+
+from .threads import LANES, in_parallel, stored
+
+# The most threads that share one problem.
+MOST_LANES = 256
+
+
+class Loops:
+    """The statements of a kernel so far. What is read is what the statements before have left."""
+
+    def __init__(self, problems: int, lanes: int):
+        self.lanes = lanes
+        self.axes = 0
+        self.registers = 0
+        self.conditions: list[UOp] = []
+        self.problem = self._range(problems, AxisType.GLOBAL if lanes > 1 else AxisType.LOOP)
+        self.lane = self._range(lanes, AxisType.LOCAL) if lanes > 1 else None
+        self.outer = [r for r in (self.problem, self.lane) if r is not None and r.op is Ops.RANGE]
+        self.done: tuple[UOp, ...] = tuple(self.outer)
+
+    def _range(self, size: int, kind: AxisType = AxisType.LOOP) -> UOp:
+        if size == 1:
+            return UOp.const(0)
+        self.axes += 1
+        return UOp.range(size, self.axes - 1, kind)
+
+    def _place(self, buffer: UOp, at: UOp | int) -> UOp:
+        place = UOp.const(at) if isinstance(at, int) else at
+        for condition in self.conditions:
+            place = place.valid(condition)
+        return buffer.after(*self.done)[place]
+
+    def load(self, buffer: UOp, at: UOp | int) -> UOp:
+        return self._place(buffer, at).load()
+
+    def value(self, variable: UOp) -> UOp:
+        return variable.after(*self.done)[UOp.const(0)].load()
+
+    def store(self, *places: tuple[UOp, UOp | int, UOp | float]) -> None:
+        """Stores (buffer, place, value) at once: all values are read before any is written."""
+        if all(c.vmax for c in self.conditions):
+            self.done += tuple(self._place(buffer, at).store(value) for buffer, at, value in places)
+
+    def variable(self, value: UOp | float, dtype: DType) -> UOp:
+        """A place of every thread's own."""
+        register = UOp.placeholder((1,), dtype, self.registers, AddrSpace.REG)
+        self.registers += 1
+        self.set(register, value)
+        return register
+
+    def set(self, variable: UOp, value: UOp | float) -> None:
+        """Whatever the condition is: give a value that changes nothing where it does not hold."""
+        self.done += (variable.after(*self.done)[UOp.const(0)].store(value),)
+
+    @contextmanager
+    def loop(self, size: int) -> Iterator[UOp]:
+        """The statements inside, in turn for 0, 1, ... size-1."""
+        at = self._range(size)
+        before = self.done
+        if at.op is not Ops.RANGE:
+            yield at
+            return
+        self.done += (at,)
+        yield at
+        inside = self.done[len(before) + 1 :]
+        self.done = (*before, UOp.group(*inside).end(at)) if inside and size else before
+
+    @contextmanager
+    def share(self, size: int) -> Iterator[UOp]:
+        """The statements inside for 0, 1, ... size-1 in any order, by all threads of the group."""
+        if self.lane is None:
+            with self.loop(size) as at:
+                yield at
+            return
+        with self.loop(math.ceil(size / self.lanes)) as part:
+            at = part * self.lanes + self.lane
+            with self.when(at < size):
+                yield at
+
+    @contextmanager
+    def share_grid(self, rows: int, columns: int) -> Iterator[tuple[UOp, UOp]]:
+        """The statements inside for every row and column, in any order, by all threads of the group."""
+        if self.lane is None:
+            with self.loop(rows) as row, self.loop(columns) as column:
+                yield row, column
+            return
+        with self.share(rows * columns) as at:
+            yield at // columns, at % columns
+
+    @contextmanager
+    def when(self, condition: UOp) -> Iterator[None]:
+        """The statements inside where a condition on loops holds: elsewhere loads are 0 and stores are left out. What was
+        loaded cannot decide (tinygrad rewrites a condition together with all that it depends on)."""
+        self.conditions.append(condition.simplify())
+        yield
+        self.conditions.pop()
+
+    def sync(self) -> None:
+        """The threads of a group wait for each other."""
+        if self.lane is not None:
+            self.done += (UOp(Ops.BARRIER, src=self.done),)
+
+    def sink(self, name: str) -> UOp:
+        return (
+            UOp.group(*self.done[len(self.outer) :]).end(*self.outer).sink(arg=KernelInfo(name=name, opts_to_apply=()))
+        )
+
+
+def run(name: str, body: Callable[..., None], problems: int, width: int, outs: list[Tensor], *inputs: Tensor) -> list:
+    """`outs` (buffers of their own) after one kernel: `body(loops, *outs, *inputs)` writes its statements. `width` is
+    how many threads could share a problem."""
+    lanes = min(MOST_LANES, math.ceil(width / LANES) * LANES) if in_parallel(outs[0]) else 1
+
+    def kernel(*buffers: UOp) -> UOp:
+        loops = Loops(problems, lanes)
+        body(loops, *(b.flatten() for b in buffers))
+        return loops.sink(name)
+
+    return list(Tensor.custom_kernel(*outs, *(stored(t) for t in inputs), fxn=kernel)[: len(outs)])
+
+
+def as_int(index: UOp) -> UOp:
+    return index.cast(dtypes.int32)
+
+
+def as_index(number: UOp, size: int) -> UOp:
+    """A loaded number as an index below `size`."""
+    return number.maximum(0).minimum(size - 1).cast(dtypes.weakint)
