@@ -23,7 +23,8 @@ SECONDS_A_PROGRAM = 120
 
 def work(first: int, count: int, steps: int) -> None:
     """Runs seeds in turn, a JSON line each: what began, and how it ended."""
-    from tests.programs import Different, fails, minimal, random_program
+    from tests.grammar import random_program
+    from tests.programs import Different, fails, minimal
 
     for seed in range(first, first + count):
         print(json.dumps({"began": seed}), flush=True)
@@ -43,7 +44,7 @@ def work(first: int, count: int, steps: int) -> None:
 
 def program_of(seed: int, steps: int) -> list[str]:
     """The lines of a seed, without the device: the grammar looks at the CPU alone."""
-    code = f"from tests.programs import random_program; print('\\n'.join(random_program({seed}, {steps}).lines))"
+    code = f"from tests.grammar import random_program; print('\\n'.join(random_program({seed}, {steps}).lines))"
     environment = {**os.environ, "TORCH_TINY_TEST_DEVICE": "cpu"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

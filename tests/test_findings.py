@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.differential import both
+from tests.programs import replay
 
 
 def test_folded_numbers_of_narrow_integers_wrap_before_they_are_converted():
@@ -21,3 +23,32 @@ def test_bits_of_a_folded_number_are_as_wide_as_its_dtype():
         return [(a - a).abs().max(), torch.copysign(a - a, -a), (a.half() - a.half()).abs().max()]
 
     both(program)
+
+
+def runs_alike(program: str) -> None:
+    """Read at the end alone, and after every line."""
+    for compare_each in (False, True):
+        replay(program, compare_each)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (0,), (0, 2)])
+def test_places_of_nonzero_elements_lie_in_memory_as_on_the_cpu(shape):
+    runs_alike(
+        f"""
+        t1 = torch.ones({shape}, device=device)
+        t2 = torch.nonzero(t1)
+        t3 = torch.nonzero(t1 * 0)
+        t4 = torch.nonzero(t1, out=torch.empty(0, dtype=torch.int64, device=device))
+        """
+    )
+
+
+def test_a_vector_of_padding_alone_compiles():
+    runs_alike(
+        """
+        t1 = data(3, 2, 5, dtype=torch.int32, seed=3, device=device)[..., 1::2]
+        t2 = t1.diagonal(0, 0, -1)
+        t2.index_reduce_(1, torch.arange(1, device=device), data(2, 1, dtype=torch.int32, device=device), 'amax')
+        for i in range(3): t1[i] += t1.clone()[2 - i]
+        """
+    )

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.programs import KINDS, Pair, fails, minimal, random_program, replay, step
+from tests.grammar import KINDS, random_program, step
+from tests.programs import Pair, fails, minimal, replay
 
 PROGRAMS = int(os.environ.get("TORCH_TINY_FUZZ_PROGRAMS", "300"))
 STEPS = 30

@@ -10,11 +10,10 @@ aten = torch.ops.aten
 def nonzero(x: torch.Tensor) -> torch.Tensor:
     """Index by index in memory, as on the CPU."""
     found = aten.nonzero_static(x, size=int(torch.count_nonzero(x)))
+    stride = (1, found.shape[0])
     if x.dim() < 2:
-        return found
-    return torch.empty_strided(found.shape, (1, max(found.shape[0], 1)), dtype=found.dtype, device=x.device).copy_(
-        found
-    )
+        return found.as_strided_(found.shape, stride)
+    return torch.empty_strided(found.shape, stride, dtype=found.dtype, device=x.device).copy_(found)
 
 
 def nonzero_out(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sqlite3
 
 import tinygrad.codegen as codegen
 from tinygrad import helpers
 from tinygrad.codegen.late import coalesce, gater
-from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
+from tinygrad.dtype import DType, Invalid, bitcast, can_lossless_cast, dtypes
 from tinygrad.uop import weak
-from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad.uop.symbolic import symbolic_simple
 
 
 def _move_where_load(gate, l, a, w):
@@ -40,6 +42,31 @@ def _image_rules() -> PatternMatcher:
     return PatternMatcher(coalesce.pm_simplify_add_image.patterns[:-1])
 
 
+def _simplifications() -> PatternMatcher:
+    """A vector of nothing but invalid lanes folds to one invalid constant, whose reshape then has no right shape."""
+    lanes = UPat(Ops.RESHAPE, src=(UPat(Ops.CONST, arg=Invalid, name="i"), UPat()))
+    return PatternMatcher([(lanes, lambda i: i), *symbolic_simple.patterns])
+
+
+def _lanes(b: UOp) -> UOp | None:
+    """An operation on a vector as operations on its lanes, where an operand is one number for all of them: what a load
+    of nothing but invalid lanes folds to. tinygrad leaves such an operation whole."""
+    if b.shape == () or not any(x.shape == () and not x.is_invalid for x in b.src):
+        return None
+    if not all(x.shape in ((), b.shape) for x in b.src):
+        return None
+    lanes = []
+    for place in itertools.product(*(range(size) for size in b.shape)):
+        at = [UOp.const(i) for i in place]
+        lanes.append(b.replace(dtype=None, src=tuple(x if x.shape == () else x.index(*at) for x in b.src)))
+    return UOp.group(*lanes) if b.op is Ops.STORE else UOp.stack(*lanes).reshape(b.shape)
+
+
+def _devectorizer() -> PatternMatcher:
+    vectors = UPat(GroupOp.Elementwise | {Ops.LOAD, Ops.STORE}, name="b")
+    return PatternMatcher([(vectors, _lanes), *_plain_devectorizer.patterns])
+
+
 def _constant(self: DType, value):
     """A constant of this dtype. Integers of nan and the infinities are what conversions on the CPU give, and integers
     wrap; without this, folding such a conversion raises or writes a literal that does not fit, and a folded 0 - 1 of
@@ -52,6 +79,7 @@ def _constant(self: DType, value):
     return result
 
 
+_plain_devectorizer = codegen.devectorizer2
 _plain_constant = DType.const
 DType.const = _constant
 
@@ -103,3 +131,7 @@ def apply() -> None:
         codegen.pm_simplify_add_image = _image_rules()
     if codegen.pm_lower_index_dtype is weak.pm_lower_index_dtype:
         codegen.pm_lower_index_dtype = _index_dtypes()
+    if codegen.symbolic_simple is symbolic_simple:
+        codegen.symbolic_simple = _simplifications()
+    if codegen.devectorizer2 is _plain_devectorizer:
+        codegen.devectorizer2 = _devectorizer()
