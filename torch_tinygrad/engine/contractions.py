@@ -35,6 +35,19 @@ def _transform_work(args, outs) -> int:
     return SMALL if max(sizes, default=0) > SHORT else outs[0].numel * sum(sizes)
 
 
+def _matrix_work(args, outs) -> int:
+    """Of a factorisation or a system: one matrix's. Many small ones are one kernel, where LAPACK takes them in turn."""
+    return max(a.size[-1] for a in args if isinstance(a, Region)) ** 3
+
+
+# Computed from one factorisation or substitution after another, where LAPACK works in blocks.
+MATRICES = (
+    "linalg_lu_factor_ex", "linalg_lu_solve", "linalg_lu", "_linalg_det", "_linalg_slogdet", "linalg_inv_ex",
+    "_linalg_solve_ex", "linalg_solve_triangular", "triangular_solve", "linalg_cholesky_ex", "cholesky",
+    "_cholesky_solve_helper", "cholesky_inverse", "geqrf", "linalg_qr", "linalg_householder_product", "ormqr",
+    "linalg_matrix_exp",
+)  # fmt: skip
+
 # Exponentials of many elements: ATen's are vectorised, and it computes each once.
 EXPONENTIALS = {"aten::_softmax", "aten::_log_softmax"}
 
@@ -49,6 +62,7 @@ WORK = {
     "aten::_fft_c2c": _transform_work,
     "aten::_fft_r2c": _transform_work,
     "aten::_fft_c2r": _transform_work,
+    **{f"aten::{name}": _matrix_work for name in MATRICES},
 }
 
 

@@ -11,7 +11,6 @@ from tinygrad.uop.ops import UOp
 from .loops import Loops, as_index, as_int, run
 from .registry import lowers
 from .shape import positions, zeros
-from .threads import fresh
 
 aten = torch.ops.aten
 NEVER = 2**31 - 1
@@ -33,7 +32,7 @@ def lu(a: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
     lead = tuple(a.shape[:-2])
     if not batch or not steps:
         return a, zeros((*lead, steps), dtypes.int32), zeros(lead, dtypes.int32)
-    outs = [fresh(a), *(Tensor.empty(*s, dtype=dtypes.int32, device=a.device) for s in ((*lead, steps), lead))]
+    outs = [a, zeros((*lead, steps), dtypes.int32), zeros(lead, dtypes.int32)]
 
     def body(k: Loops, a: UOp, pivots: UOp, info: UOp) -> None:
         start = k.problem * (rows * columns)
@@ -44,14 +43,12 @@ def lu(a: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
             row = k.variable(as_int(step), dtypes.int32)
             if pivot:
                 with k.loop(rows) as other:
-                    with k.when(step < other):
-                        size = size_of(k.load(a, start + other * columns + step))
-                    k.set(best, k.value(best).maximum(size))
+                    size = size_of(k.load(a, start + other * columns + step))
+                    k.set(best, k.value(best).maximum((step < other).where(size, 0)))
                 k.set(row, NEVER)
                 with k.loop(rows) as other:
-                    with k.when(step <= other):
-                        found = size_of(k.load(a, start + other * columns + step)).eq(k.value(best))
-                    k.set(row, k.value(row).minimum((found & (step <= other)).where(as_int(other), NEVER)))
+                    found = size_of(k.load(a, start + other * columns + step)).eq(k.value(best)) & (step <= other)
+                    k.set(row, k.value(row).minimum(found.where(as_int(other), NEVER)))
             found = as_index(k.value(row), rows)
             k.store((pivots, k.problem * steps + step, as_int(found) + 1))
             k.set(failed, k.value(failed).minimum(k.value(best).eq(0).where(as_int(step) + 1, NEVER)))
@@ -118,8 +115,7 @@ def cholesky(a: Tensor) -> tuple[Tensor, Tensor]:
         first = k.value(failed)
         k.store((info, k.problem, first.eq(NEVER).where(0, first)))
 
-    outs = [fresh(a), Tensor.empty(*lead, dtype=dtypes.int32, device=a.device)]
-    factor, info = run("cholesky", body, batch, size * size, outs)
+    factor, info = run("cholesky", body, batch, size * size, [a, zeros(lead, dtypes.int32)])
     return lower_triangle(factor), info
 
 

@@ -22,7 +22,7 @@ def of_real_numbers(function: Callable) -> Callable:
 
 
 def factored(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """LU of `a`, or of its transpose where it is contiguous: PyTorch's derivatives expect just that."""
+    """LU of `a`, or of its transpose where it is contiguous: derivatives of determinants expect just that."""
     return aten.linalg_lu_factor_ex(a.mT if a.is_contiguous() else a)
 
 
@@ -51,9 +51,9 @@ def slogdet(a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @of_real_numbers
 def solve(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False):
     is_vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
-    lu, pivots, info = factored(a)
+    lu, pivots, info = aten.linalg_lu_factor_ex(a)
     columns = b.unsqueeze(-1) if is_vector else b
-    x = aten.linalg_lu_solve(lu, pivots, columns, left=left, adjoint=a.is_contiguous())
+    x = aten.linalg_lu_solve(lu, pivots, columns, left=left)
     return x.squeeze(-1) if is_vector else x, lu, pivots, info
 
 

@@ -14,7 +14,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import AddrSpace, DType
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 
-from .threads import LANES, in_parallel, stored
+from .threads import LANES, fresh, in_parallel, stored
 
 # The most threads that share one problem.
 MOST_LANES = 256
@@ -64,7 +64,7 @@ class Loops:
         return register
 
     def set(self, variable: UOp, value: UOp | float) -> None:
-        """Whatever the condition is: give a value that changes nothing where it does not hold."""
+        """Whatever the conditions are."""
         self.done += (variable.after(*self.done)[UOp.const(0)].store(value),)
 
     @contextmanager
@@ -104,8 +104,8 @@ class Loops:
 
     @contextmanager
     def when(self, condition: UOp) -> Iterator[None]:
-        """The statements inside where a condition on loops holds: elsewhere loads are 0 and stores are left out. What was
-        loaded cannot decide (tinygrad rewrites a condition together with all that it depends on)."""
+        """The statements inside where a condition on loops holds: elsewhere loads are 0 and stores are left out. What
+        was loaded cannot decide (tinygrad rewrites a condition together with all that it depends on)."""
         self.conditions.append(condition.simplify())
         yield
         self.conditions.pop()
@@ -122,8 +122,8 @@ class Loops:
 
 
 def run(name: str, body: Callable[..., None], problems: int, width: int, outs: list[Tensor], *inputs: Tensor) -> list:
-    """`outs` (buffers of their own) after one kernel: `body(loops, *outs, *inputs)` writes its statements. `width` is
-    how many threads could share a problem."""
+    """What copies of `outs` are after one kernel: `body(loops, *outs, *inputs)` writes its statements, on flat buffers.
+    `width` is how many threads could share a problem."""
     lanes = min(MOST_LANES, math.ceil(width / LANES) * LANES) if in_parallel(outs[0]) else 1
 
     def kernel(*buffers: UOp) -> UOp:
@@ -131,7 +131,10 @@ def run(name: str, body: Callable[..., None], problems: int, width: int, outs: l
         body(loops, *(b.flatten() for b in buffers))
         return loops.sink(name)
 
-    return list(Tensor.custom_kernel(*outs, *(stored(t) for t in inputs), fxn=kernel)[: len(outs)])
+    # Flat from the start: in an index that is reshaped tinygrad drops conditions on loops the place does not depend on.
+    flat = [fresh(t.reshape(t.numel())) for t in outs]
+    results = Tensor.custom_kernel(*flat, *(stored(t) for t in inputs), fxn=kernel)[: len(outs)]
+    return [result.reshape(out.shape) for result, out in zip(results, outs, strict=True)]
 
 
 def as_int(index: UOp) -> UOp:

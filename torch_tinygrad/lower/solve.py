@@ -13,7 +13,6 @@ from .gather import gather
 from .loops import Loops, as_index, run
 from .registry import Meta, lowers
 from .shape import positions
-from .threads import fresh
 
 aten = torch.ops.aten
 
@@ -49,7 +48,7 @@ def solve_lower(a: Tensor, b: Tensor, unit: bool) -> Tensor:
                 k.store((x, place, k.load(x, place) - product))
             k.sync()
 
-    return run("solve_lower", body, batch, size * columns, [fresh(b)], a)[0]
+    return run("solve_lower", body, batch, size * columns, [b], a)[0]
 
 
 def solve_triangular(a: Tensor, b: Tensor, upper: bool, unit: bool) -> Tensor:
@@ -89,7 +88,7 @@ def row_order(pivots: Tensor, size: int) -> Tensor:
             mine, swapped = k.load(order, first + step), k.load(order, other)
             k.store((order, first + step, swapped), (order, other, mine))
 
-    return run("row_order", body, batch, 1, [fresh(start)], pivots)[0]
+    return run("row_order", body, batch, 1, [start], pivots)[0]
 
 
 def take(x: Tensor, order: Tensor) -> Tensor:

@@ -1,0 +1,150 @@
+"""Products of reflections: QR factorisation with LAPACK's signs, and what is made from it. And exponentials."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from tinygrad import Tensor
+from tinygrad.uop.ops import UOp
+
+from .factor import batch_of, lower_triangle
+from .loops import Loops, run
+from .registry import lowers
+from .shape import positions, zeros
+from .solve import joint_batch, transposed
+
+aten = torch.ops.aten
+
+
+def reflections(a: Tensor) -> tuple[Tensor, Tensor]:
+    """R on and above the diagonal, the reflections' vectors below it (without their leading 1), and their factors."""
+    rows, columns = a.shape[-2:]
+    steps, batch = min(rows, columns), batch_of(a)
+    factors = zeros((*a.shape[:-2], steps), a.dtype)
+    if 0 in (steps, batch):
+        return a, factors
+
+    def body(k: Loops, a: UOp, factors: UOp) -> None:
+        start = k.problem * (rows * columns)
+        with k.loop(steps) as step:
+            line = start + step * columns
+            squares = k.variable(0, a.dtype)
+            with k.loop(rows) as row:
+                with k.when(step < row):
+                    below = k.load(a, start + row * columns + step)
+                k.set(squares, k.value(squares) + below * below)
+            head, rest = k.load(a, line + step), k.value(squares)
+            size = (head * head + rest).sqrt()
+            flat = rest.eq(0)
+            new = flat.where(head, (head < 0).where(size, -size))
+            factor = flat.where(0, (new - head) / flat.where(1, new))
+            shrink = flat.where(1, head - new)
+            k.sync()
+            k.store((factors, k.problem * steps + step, factor))
+            with k.share(rows) as row, k.when(step <= row):
+                place = start + row * columns + step
+                k.store((a, place, row.eq(step).where(new, k.load(a, place) / shrink)))
+            k.sync()
+            with k.share(columns) as column, k.when(step < column):
+                _reflect(k, a, start, step, columns, rows, a, start, column, columns, factor)
+            k.sync()
+
+    vectors, factors = run("reflections", body, batch, columns, [a, factors])
+    return vectors, factors
+
+
+def _reflect(k: Loops, vectors: UOp, first, step, width, rows, target: UOp, start, column, columns, factor) -> None:
+    """One column of the target, reflected by the `step`-th vector."""
+    top = start + step * columns + column
+    dot = k.variable(k.load(target, top), target.dtype)
+    with k.loop(rows) as row:
+        with k.when(step < row):
+            part = k.load(vectors, first + row * width + step) * k.load(target, start + row * columns + column)
+        k.set(dot, k.value(dot) + part)
+    by = k.value(dot) * factor
+    k.store((target, top, k.load(target, top) - by))
+    with k.loop(rows) as row, k.when(step < row):
+        place = start + row * columns + column
+        k.store((target, place, k.load(target, place) - k.load(vectors, first + row * width + step) * by))
+
+
+def reflected(vectors: Tensor, factors: Tensor, target: Tensor, transpose: bool) -> Tensor:
+    """Q or its transpose times the target, for the Q that is the product of all reflections."""
+    vectors, target = joint_batch(vectors, target)
+    (rows, width), columns, steps = vectors.shape[-2:], target.shape[-1], factors.shape[-1]
+    factors = factors.expand(*target.shape[:-2], steps)
+    batch = batch_of(target)
+    if 0 in (rows, columns, steps, batch):
+        return target
+
+    def body(k: Loops, target: UOp, vectors: UOp, factors: UOp) -> None:
+        with k.share(columns) as column, k.loop(steps) as turn:
+            step = turn if transpose else steps - 1 - turn
+            first, start = k.problem * (rows * width), k.problem * (rows * columns)
+            factor = k.load(factors, k.problem * steps + step)
+            _reflect(k, vectors, first, step, width, rows, target, start, column, columns, factor)
+
+    return run("reflected", body, batch, columns, [target], vectors, factors)[0]
+
+
+def identity(rows: int, columns: int, like: Tensor) -> Tensor:
+    unit = (positions(rows, 0, 2) == positions(columns, 1, 2)).cast(like.dtype)
+    return unit.expand(*like.shape[:-2], rows, columns)
+
+
+@lowers(aten.geqrf.default)
+def geqrf(a):
+    return reflections(a)
+
+
+@lowers(aten.linalg_householder_product.default)
+def householder_product(vectors, factors):
+    return reflected(vectors, factors, identity(*vectors.shape[-2:], vectors), transpose=False)
+
+
+@lowers(aten.ormqr.default)
+def ormqr(vectors, factors, target, left=True, transpose=False):
+    if left:
+        return reflected(vectors, factors, target, transpose)
+    return transposed(reflected(vectors, factors, transposed(target), not transpose))
+
+
+@lowers(aten.linalg_qr.default)
+def linalg_qr(a, mode="reduced"):
+    rows, columns = a.shape[-2:]
+    vectors, factors = reflections(a)
+    kept = rows if mode == "complete" else min(rows, columns)
+    upper = vectors - lower_triangle(vectors, -1)
+    upper = upper.shrink((*((0, s) for s in a.shape[:-2]), (0, kept), (0, columns)))
+    q = None if mode == "r" else reflected(vectors, factors, identity(rows, kept, a), transpose=False)
+    return q, upper
+
+
+# The largest norm for which the Taylor polynomial is exact to rounding, by the dtype's bytes.
+TAYLOR_NORM = {4: 3.010066362817634, 8: 1.090863719290036}
+TAYLOR_BLOCKS, TAYLOR_WIDTH = 5, 4
+MOST_SQUARINGS = 24
+
+
+@lowers(aten.linalg_matrix_exp.default)
+def matrix_exp(a):
+    """Taylor's polynomial of the matrix scaled by a power of two, squared as often."""
+    if not a.numel():
+        return a
+    size = a.shape[-1]
+    norm = (a < 0).where(-a, a).sum(-2).max(-1, keepdim=True).unsqueeze(-1).contiguous()
+    bound = TAYLOR_NORM[a.dtype.itemsize]
+    needed = [norm > bound * 2.0**i for i in range(MOST_SQUARINGS)]
+    scale = math.prod([is_needed.where(0.5, 1.0) for is_needed in needed]).cast(a.dtype)
+    powers = [identity(size, size, a), (a * scale).contiguous()]
+    while len(powers) <= TAYLOR_WIDTH:
+        powers.append((powers[-1] @ powers[1]).contiguous())
+    result = zeros(tuple(a.shape), a.dtype)
+    for block in reversed(range(TAYLOR_BLOCKS)):
+        terms = [powers[i] * (1 / math.factorial(block * TAYLOR_WIDTH + i)) for i in range(TAYLOR_WIDTH)]
+        ahead = result if block == TAYLOR_BLOCKS - 1 else result @ powers[TAYLOR_WIDTH]
+        result = (ahead + sum(terms[1:], terms[0])).contiguous()
+    for is_needed in needed:
+        result = is_needed.where(result @ result, result).contiguous()
+    return result
