@@ -266,7 +266,8 @@ def indexed_write(pair: Pair, choice: Choice) -> str | None:
     few = min(t.numel(), 3)
     spread = f"{index}.view({tuple(-1 if d == dim else 1 for d in range(t.dim()))}).expand({shape})"
     rows_at = f"(torch.arange({t.size(0)}, device=device).flip(0)"
-    includes = choice.pick((True, False))
+    # the CPU refuses an order of complex numbers, but only after it has begun to write
+    includes = choice.pick((True, False)) or t.is_complex()
     return choice.pick(
         (
             f"{name}.index_copy_({dim}, {index}, {fresh})",

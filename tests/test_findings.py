@@ -52,3 +52,26 @@ def test_a_vector_of_padding_alone_compiles():
         for i in range(3): t1[i] += t1.clone()[2 - i]
         """
     )
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "torch.select_scatter(t2, t2.select(0, 0) * 2, 0, -1)",
+        "torch.slice_scatter(t2, t2[:1] * 2, 0, 1, 2)",
+        "torch.diagonal_scatter(t2, t2[0, :2], 1)",
+        "torch.as_strided_scatter(t2, t2[0, :2], (2,), (3,), 1)",
+    ],
+)
+def test_scattering_into_a_view_copies_its_storage_as_it_lies(write):
+    runs_alike(f"t1 = data(3, 7, device=device)\nt2 = t1[..., 1::2]\nt3 = {write}")
+
+
+def test_rows_of_a_tensor_built_by_accumulation_compile():
+    runs_alike(
+        """
+        t1 = torch.zeros((4, 4), device=device)
+        t1.put_(torch.arange(3, device=device) // 2, data(3, device=device), accumulate=True)
+        t2 = t1[torch.tensor([0, 0], device=device)]
+        """
+    )

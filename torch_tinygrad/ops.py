@@ -23,10 +23,11 @@ INDEXING = {
 # Operators that refuse arguments by their values: stand-ins cannot be asked.
 REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten::cholesky"}
 
-# Composite kernels that must stay: they allocate, choose devices, or are views.
+# Composite kernels that must stay: they allocate, choose devices, are views, or clone a whole storage.
 KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
                   "aten::resize_as_", "aten::set_.source_Tensor", "aten::lift", "aten::lift_fresh",
-                  "aten::_unsafe_view"}  # fmt: skip
+                  "aten::_unsafe_view", "aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter",
+                  "aten::as_strided_scatter"}  # fmt: skip
 
 # Composite kernels that call the CPU's loops directly.
 NO_COMPOSITE = {"aten::conj_physical_", "aten::cummax.out", "aten::cummin.out", "aten::mode.values"}

@@ -8,6 +8,7 @@ import sqlite3
 
 import tinygrad.codegen as codegen
 from tinygrad import helpers
+from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
 from tinygrad.dtype import DType, Invalid, bitcast, can_lossless_cast, dtypes
 from tinygrad.uop import weak
@@ -67,6 +68,19 @@ def _devectorizer() -> PatternMatcher:
     return PatternMatcher([(vectors, _lanes), *_plain_devectorizer.patterns])
 
 
+def _load_collapse() -> PatternMatcher:
+    """`x + y != c` becomes `x != c - y` only where x has a range to solve for: tinygrad's rule turns `x != c - y` back
+    where none of them has, for ever."""
+
+    def solved(x: UOp, y: UOp, c: UOp) -> UOp | None:
+        if simplify.no_range(x) or not (simplify.no_range(y) and simplify.no_range(c)):
+            return None
+        return x != (c.cast(y.dtype) - y)
+
+    rule = ((UPat.var("x") + UPat.var("y")).or_casted() != UPat.var("c"), solved)
+    return PatternMatcher([*simplify.pm_reduce_collapse.patterns, rule, _plain_load_collapse.patterns[-1]])
+
+
 def _constant(self: DType, value):
     """A constant of this dtype. Integers of nan and the infinities are what conversions on the CPU give, and integers
     wrap; without this, folding such a conversion raises or writes a literal that does not fit, and a folded 0 - 1 of
@@ -79,6 +93,7 @@ def _constant(self: DType, value):
     return result
 
 
+_plain_load_collapse = simplify.pm_reduce_load_collapse
 _plain_devectorizer = codegen.devectorizer2
 _plain_constant = DType.const
 DType.const = _constant
@@ -135,3 +150,5 @@ def apply() -> None:
         codegen.symbolic_simple = _simplifications()
     if codegen.devectorizer2 is _plain_devectorizer:
         codegen.devectorizer2 = _devectorizer()
+    if simplify.pm_reduce_load_collapse is _plain_load_collapse:
+        simplify.pm_reduce_load_collapse = _load_collapse()
