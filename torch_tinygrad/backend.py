@@ -51,6 +51,7 @@ def prepare() -> None:
     global _kernels
     _kernels = data_dependent.register()
     _C.register_recorder(ops.recorded_names())
+    atexit.register(_C.wait_for_autograd)
     _print_from_the_cpu()
     register_optimizer_step_post_hook(_after_optimizer_step)
 

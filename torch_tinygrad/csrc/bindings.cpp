@@ -1,5 +1,6 @@
 // What Python sees of the runtime.
 #include <ATen/native/CPUFallback.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
@@ -21,6 +22,17 @@ namespace {
 void register_recorder(const std::vector<std::string>& names) {
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   for (const auto& name : names) library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&record>());
+}
+
+// Autograd's threads may still hold Python objects of the last backward pass, and would abort the process if they gave
+// them up after the interpreter is gone. They work in order: once a pass that holds none is through, those are forgotten.
+void wait_for_autograd() {
+  py::gil_scoped_release no_gil;
+  at::AutoGradMode enabled(true);
+  for (c10::DeviceIndex i = 0; i < device_count(); i++) {
+    const at::Tensor leaf = make_tensor({1}, {1}, at::kFloat, i).set_requires_grad(true);
+    torch::autograd::backward({leaf.view({1})}, {leaf.detach()});
+  }
 }
 
 py::dict stats_dict() {
@@ -82,6 +94,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_prepare", &set_prepare);
   m.def("set_up", &set_up);
   m.def("register_recorder", &register_recorder);
+  m.def("wait_for_autograd", &wait_for_autograd);
   m.def("stats", &stats_dict);
   m.def("reset_stats", [] {
     DeviceLock lock;

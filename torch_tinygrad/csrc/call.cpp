@@ -214,6 +214,10 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base) {
     }
   }
   if (call.device < 0) call.device = current_device();
+  if (call.info.absolute) {
+    call.aliased = true;
+    for (const auto& t : call.tensors) call.key.add(static_cast<uint64_t>(t.storage_offset())), call.key.add(t.storage().nbytes());
+  }
   if (!call.info.writes || call.tensors.size() < 2) return;
   // What is written may overlap what is read: whether that is an error depends on where both lie.
   for (size_t i = 0; i < call.tensors.size(); i++) {

@@ -15,7 +15,7 @@ struct Call {
   c10::SmallVector<at::Tensor, 8> tensors;  // every defined tensor of the device, in order
   Hash key;
   c10::DeviceIndex device = -1;
-  bool aliased = false;  // something written shares its storage with another argument
+  bool aliased = false;  // where arguments lie in their storages matters: what is written shares one, or offsets are absolute
   bool masked = false;   // an index is a mask
 };
 

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <tuple>
 #include <unordered_map>
 
 #include "device.h"
@@ -23,29 +25,84 @@ int debug_level() {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
+// Regions that lie elsewhere at every flush, in groups that keep their distances.
+struct Moves {
+  std::vector<uint32_t> group;    // of each region: 0 where it stays, else the number of its group
+  std::vector<uint32_t> leaders;  // of each group, counted from 1, the first region
+};
+
 // Programs of traces that differ only in their numbers and offsets.
 struct Entry {
   std::shared_ptr<Program> program;
   std::vector<bool> lifted;
   std::vector<Number> numbers;  // as compiled
-  Hash constants;               // of the numbers that are constants in it, and of all offsets
+  std::vector<int64_t> places;  // of the regions, in bytes, as compiled
+  Moves moves;
+  Hash constants;  // of the numbers that are constants in it, and of the offsets of what stays
   uint64_t last_use;
 };
 struct Family {
   std::vector<Entry> entries;
   std::vector<bool> varying;
+  Moves moves;
 };
+
+// With more groups than this, regions do not move as a whole, and a program for these very offsets is better.
+constexpr size_t kMaxGroups = 64;
 
 auto& families = *new std::unordered_map<Hash, Family, HashHash>;  // never destroyed: its programs hold Python objects
 uint64_t uses = 0;
 size_t programs = 0;
 
-Hash constants_of(const Trace& trace, const std::vector<bool>& lifted) {
+int64_t place_of(const Region& region) { return region.offset * static_cast<int64_t>(c10::elementSize(region.dtype)); }
+
+std::vector<int64_t> places_of(const Trace& trace) {
+  std::vector<int64_t> places;
+  places.reserve(trace.regions.size());
+  for (const Region& region : trace.regions) places.push_back(place_of(region));
+  return places;
+}
+
+Hash constants_of(const Trace& trace, const std::vector<bool>& lifted, const Moves& moves) {
   Hash hash;
-  for (const Region& region : trace.regions) hash.add(static_cast<uint64_t>(region.offset));
+  for (size_t r = 0; r < trace.regions.size(); r++) {
+    const uint32_t group = moves.group.empty() ? 0 : moves.group[r];
+    const int64_t from = group == 0 ? 0 : place_of(trace.regions[moves.leaders[group - 1]]);
+    hash.add(static_cast<uint64_t>(place_of(trace.regions[r]) - from));
+  }
   for (size_t i = 0; i < trace.numbers.size(); i++)
     if (!lifted[i]) hash.add(static_cast<uint64_t>(trace.numbers[i].i));
   return hash;
+}
+
+// The groups of `before`, split where regions of this trace went different ways since `places`.
+Moves split(const Moves& before, const Trace& trace, const std::vector<int64_t>& places) {
+  Moves moves;
+  std::map<std::tuple<uint32_t, int32_t, int64_t>, uint32_t> numbers;
+  for (size_t r = 0; r < trace.regions.size(); r++) {
+    const uint32_t old = before.group.empty() ? 0 : before.group[r];
+    const int64_t moved = place_of(trace.regions[r]) - places[r];
+    if (old == 0 && moved == 0) {
+      moves.group.push_back(0);
+      continue;
+    }
+    const auto [found, is_new] = numbers.try_emplace({old, trace.regions[r].storage, moved}, numbers.size() + 1);
+    if (is_new) moves.leaders.push_back(static_cast<uint32_t>(r));
+    if (numbers.size() > kMaxGroups) return {};
+    moves.group.push_back(found->second);
+  }
+  return moves.leaders.empty() ? Moves{} : moves;
+}
+
+// The trace's numbers, and by how many bytes each group is away from where it was when the program was compiled.
+std::vector<Number> inputs_of(const Trace& trace, const Entry& entry) {
+  std::vector<Number> numbers = trace.numbers;
+  for (uint32_t leader : entry.moves.leaders) {
+    Number shift{};
+    shift.i = place_of(trace.regions[leader]) - entry.places[leader];
+    numbers.push_back(shift);
+  }
+  return numbers;
 }
 
 Hash key_of(const Trace& trace) {
@@ -70,25 +127,28 @@ void evict() {
 
 Entry* find(Family& family, const Trace& trace) {
   for (Entry& entry : family.entries)
-    if (entry.constants == constants_of(trace, entry.lifted)) return &entry;
+    if (entry.constants == constants_of(trace, entry.lifted, entry.moves)) return &entry;
   return nullptr;
 }
 
 Entry& add(Family& family, const Trace& trace) {
-  // Numbers that differ from an earlier compile of the same trace become inputs from now on.
+  // Numbers and offsets that differ from an earlier compile of the same trace become inputs from now on.
   family.varying.resize(trace.numbers.size(), false);
-  for (const Entry& entry : family.entries)
+  for (const Entry& entry : family.entries) {
     for (size_t i = 0; i < trace.numbers.size(); i++)
       if (!(entry.numbers[i] == trace.numbers[i])) family.varying[i] = true;
-  auto program = compile(trace, family.varying);
+    family.moves = split(family.moves, trace, entry.places);
+  }
+  auto program = compile(trace, family.varying, family.moves.group);
   std::vector<bool> lifted(trace.numbers.size(), false);
-  for (uint32_t position : program->lifted) lifted[position] = true;
-  const Hash constants = constants_of(trace, lifted);
+  for (uint32_t position : program->lifted)
+    if (position < lifted.size()) lifted[position] = true;
+  const Hash constants = constants_of(trace, lifted, family.moves);
   const size_t before = family.entries.size();
-  auto superseded = [&](const Entry& old) { return old.lifted != lifted; };
+  auto superseded = [&](const Entry& old) { return old.lifted != lifted || old.moves.group != family.moves.group; };
   family.entries.erase(std::remove_if(family.entries.begin(), family.entries.end(), superseded), family.entries.end());
   programs -= before - family.entries.size();
-  family.entries.push_back({program, lifted, trace.numbers, constants, 0});
+  family.entries.push_back({program, lifted, trace.numbers, places_of(trace), family.moves, constants, 0});
   programs++;
   return family.entries.back();
 }
@@ -113,7 +173,7 @@ class Isolation {
         lose(all_[n]);
       }
     try {
-      compile(trace_, std::vector<bool>(trace_.numbers.size(), false))->run(trace_);
+      compile(trace_, {}, {})->run(trace_, trace_.numbers);
     } catch (const CompileFailed& failure) {
       if (failure.passing) throw;
       if (end - begin == 1) return lose(all_[begin]);
@@ -169,7 +229,7 @@ void flush_trace(Trace& trace, const char* reason) {
   entry->last_use = ++uses;
   const auto compiled = Clock::now();
   const std::shared_ptr<Program> program = entry->program;
-  program->run(trace);
+  program->run(trace, inputs_of(trace, *entry));
   const auto done = Clock::now();
 
   Stats& s = stats();

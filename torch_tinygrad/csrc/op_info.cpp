@@ -37,6 +37,7 @@ OpInfo* make_op_info(const c10::OperatorHandle& op) {
   info->index = traits.index;
   info->iterated = traits.iterated;
   info->dynamic = traits.dynamic;
+  info->absolute = schema.name().find("as_strided") != std::string::npos;
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto& argument = schema.arguments()[i];
     const auto* alias = argument.alias_info();

@@ -79,7 +79,7 @@ void HostProgram::add_aten(const std::string& name, const std::string& overload,
   atens_.push_back({op, out_form, std::move(arguments), std::move(tensors), std::move(results)});
 }
 
-void HostProgram::run(const Trace& trace) {
+void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
   Addresses addresses;
   std::vector<std::shared_ptr<Buffer>> fresh;
   addresses.inputs.reserve(inputs.size());
@@ -97,8 +97,8 @@ void HostProgram::run(const Trace& trace) {
     temporaries = host_buffer(trace.device, static_cast<size_t>(arena));
     addresses.arena = static_cast<char*>(temporaries->host);
   }
-  for (uint32_t p : floats) addresses.floats.push_back(trace.numbers[p].is_float ? trace.numbers[p].f : static_cast<double>(trace.numbers[p].i));
-  for (uint32_t p : ints) addresses.ints.push_back(trace.numbers[p].i);
+  for (uint32_t p : floats) addresses.floats.push_back(numbers[p].is_float ? numbers[p].f : static_cast<double>(numbers[p].i));
+  for (uint32_t p : ints) addresses.ints.push_back(numbers[p].i);
 
   for (const Step& step : steps_) {
     if (step.is_kernel) {

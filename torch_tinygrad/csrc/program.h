@@ -15,8 +15,9 @@ namespace tiny {
 
 struct Program {
   virtual ~Program() = default;
-  // Runs on the trace's storages: reads their buffers and gives the written ones new buffers.
-  virtual void run(const Trace& trace) = 0;
+  // Runs on the trace's storages: reads their buffers and gives the written ones new buffers. `numbers` are the trace's,
+  // then how far each group of regions has moved.
+  virtual void run(const Trace& trace, const std::vector<Number>& numbers) = 0;
 
   std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
   int64_t kernels = 0, bytes_moved = 0;
@@ -42,7 +43,7 @@ struct SlotTensor {
 
 class HostProgram final : public Program {
  public:
-  void run(const Trace& trace) override;
+  void run(const Trace& trace, const std::vector<Number>& numbers) override;
 
   std::vector<uint32_t> inputs;                         // storages read, or written in place
   std::vector<std::pair<uint32_t, int64_t>> outputs;    // storages that get a new buffer: number, bytes

@@ -39,14 +39,17 @@ py::object dtype_object(at::ScalarType dtype) {
 // Builds the Python trace. Regions and numbers are made once and shared.
 class TraceExport {
  public:
-  explicit TraceExport(const Trace& trace) : trace_(trace) {
-    for (const Region& region : trace.regions) {
+  TraceExport(const Trace& trace, const std::vector<uint32_t>& group) : trace_(trace) {
+    for (uint32_t g : group) groups_ = std::max<size_t>(groups_, g);
+    for (size_t r = 0; r < trace.regions.size(); r++) {
+      const Region& region = trace.regions[r];
       py::tuple size(region.ndim), stride(region.ndim);
       for (uint32_t d = 0; d < region.ndim; d++) {
         size[d] = py::int_(trace.ints[region.shape + d]);
         stride[d] = py::int_(trace.ints[region.shape + region.ndim + d]);
       }
-      regions_.push_back(up->Region(region.storage, dtype_object(region.dtype), size, stride, region.offset));
+      const int64_t moves = group.empty() || group[r] == 0 ? -1 : static_cast<int64_t>(trace.numbers.size() + group[r] - 1);
+      regions_.push_back(up->Region(region.storage, dtype_object(region.dtype), size, stride, region.offset, moves));
     }
   }
 
@@ -63,6 +66,7 @@ class TraceExport {
     for (const auto& storage : trace_.storages)
       storages.append(up->Storage(storage->nbytes, storage->buffer != nullptr, storage->live.load() || trace_.keep_all));
     for (const Number& number : trace_.numbers) numbers.append(number_value(number));
+    for (size_t g = 0; g < groups_; g++) numbers.append(py::int_(0));
     return up->Trace(nodes, storages, numbers);
   }
 
@@ -92,6 +96,7 @@ class TraceExport {
   }
 
   const Trace& trace_;
+  size_t groups_ = 0;
   std::vector<py::object> regions_;
 };
 
@@ -103,7 +108,7 @@ class ObjectProgram final : public Program {
     py::gil_scoped_acquire gil;
     object_ = py::object();
   }
-  void run(const Trace& trace) override {
+  void run(const Trace& trace, const std::vector<Number>& given) override {
     py::gil_scoped_acquire gil;
     release_objects();
     py::list inputs, numbers;
@@ -113,7 +118,7 @@ class ObjectProgram final : public Program {
       inputs.append(py::reinterpret_borrow<py::object>(storage.buffer->object));
     }
     for (const auto& item : object_.attr("lifted")) {
-      const Number& number = trace.numbers[item.cast<uint32_t>()];
+      const Number& number = given[item.cast<uint32_t>()];
       numbers.append(number.is_float ? py::object(py::float_(number.f)) : py::object(py::int_(number.i)));
     }
     const py::list outputs = object_.attr("run")(inputs, numbers);
@@ -173,7 +178,7 @@ void warn_fallback(const std::string& name) {
   the_up().warn_fallback(name);
 }
 
-std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying) {
+std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group) {
   py::gil_scoped_acquire gil;
   release_objects();
   py::list positions;
@@ -181,7 +186,7 @@ std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& va
     if (varying[i]) positions.append(i);
   py::object result;
   try {
-    result = the_up().compile(TraceExport(trace).make(), positions, static_cast<int>(trace.device));
+    result = the_up().compile(TraceExport(trace, group).make(), positions, static_cast<int>(trace.device));
   } catch (py::error_already_set& error) {
     CompileFailed failure;
     failure.message = py::str(error.value()).cast<std::string>();

@@ -28,8 +28,9 @@ void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack);
 
 void warn_fallback(const std::string& name);
 
-// Compiles a trace; `varying` are the positions of numbers that changed since it was last compiled.
-std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying);
+// Compiles a trace; `varying` are the positions of numbers that changed since it was last compiled, `group` says which
+// regions moved since (0: none, or it is empty), and which of them together.
+std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group);
 
 // Thrown by `compile`; the Python error is kept for throw_python_error.
 struct CompileFailed : std::exception {

@@ -32,6 +32,7 @@ struct OpInfo {
   bool index = false;          // takes index tensors, which may be on the CPU
   bool iterated = false;       // ATen's iterator lays its result out
   bool dynamic = false;        // the shapes of results depend on values
+  bool absolute = false;       // takes offsets that count from where the storage begins
 };
 const OpInfo& op_info(const c10::OperatorHandle& op);
 

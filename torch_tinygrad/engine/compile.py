@@ -12,31 +12,38 @@ from torch_tinygrad.trace.reroll import reroll
 
 from . import contractions, host, remote
 from .devices import device_name, is_host
-from .schedule import schedule
+from .schedule import Cycle, Schedule, schedule
 
 
-def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True):
+def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
     trace = Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers)
     if simplify:
         trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift)
-    return build(trace, varying, device, contractions.prefers_aten)
+    return build(trace, varying, device, contractions.prefers_aten, in_place)
 
 
-def compile_trace(raw: Trace, varying: list[int], device_index: int):
-    """The program of a trace. A node that cannot be lowered raises NodeError with the number of the recorded node."""
-    device = device_name(device_index)
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
+def scheduled(raw: Trace, varying: set[int], device: str) -> Schedule:
+    def graph(**options):
         try:
-            graph = tiny_graph(raw, set(varying), device)
+            return tiny_graph(raw, varying, device, **options)
         except NodeError as error:
             if error.tiny_node >= 0:
                 raise
             # A batched node stands for many recorded ones: without batching, the one to blame has a number.
-            graph = tiny_graph(raw, set(varying), device, simplify=False)
-        program = (host if is_host() else remote).assemble(schedule(graph))
+            return tiny_graph(raw, varying, device, simplify=False, **options)
+
+    try:
+        return schedule(graph())
+    except Cycle:
+        return schedule(graph(in_place=False))
+
+
+def compile_trace(raw: Trace, varying: list[int], device_index: int):
+    """The program of a trace. A node that cannot be lowered raises NodeError with the number of the recorded node."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return (host if is_host() else remote).assemble(scheduled(raw, set(varying), device_name(device_index)))
     finally:
         if enabled:
             gc.enable()
-    return program

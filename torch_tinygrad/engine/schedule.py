@@ -1,24 +1,22 @@
 """Schedules a graph with tinygrad: values to kernels, storages to buffers, and the order that in-place writes need.
 
 A storage that had a buffer before is written in place where that is safe: its patches, and whole values that depend on
-their old elements one by one. Such a write goes to an alias of the buffer, a name that only the writer uses: tinygrad
-sees no hazard in it, and the order (whoever reads the old contents runs first) is made here.
+their old elements one by one. Every such write makes a new version of the buffer under a name of its own
+(`lower/in_place.py`); whoever reads an older version must run first, and that order is made here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tinygrad import Tensor
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.helpers import Context
 from tinygrad.schedule import create_linear_with_vars
 from tinygrad.tensor import transform_to_call
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.lower.graph import Graph
-from torch_tinygrad.lower.storages import Flat, Patch, apply
-from torch_tinygrad.trace import geometry
+from torch_tinygrad.lower.storages import Flat
 
 from .kernels import compiled
 
@@ -28,9 +26,9 @@ class Schedule:
     """Compiled calls in order, and who is who among their buffers."""
 
     graph: Graph
-    inputs: dict[UOp, int] = field(default_factory=dict)  # buffer, or alias of it → storage it belongs to
+    inputs: dict[UOp, int] = field(default_factory=dict)  # version of a buffer → storage it belongs to
     outputs: dict[UOp, int] = field(default_factory=dict)  # buffer → storage that gets it
-    aliases: dict[UOp, UOp] = field(default_factory=dict)  # alias → buffer
+    older: dict[UOp, list[UOp]] = field(default_factory=dict)  # version of a buffer → those before it
     stores: list[UOp] = field(default_factory=list)
     calls: list[UOp] = field(default_factory=list)
 
@@ -48,59 +46,40 @@ def base_buffer(uop: UOp) -> tuple[UOp, int]:
     return buffer, int(offset) * buffer.dtype.itemsize
 
 
-def depends_elementwise(value: UOp, view: UOp) -> bool:
-    """Whether every path from `value` to the buffer under `view` leads through `view` itself, and only through
-    operations that keep elements in place: then storing the value over the view reads nothing already overwritten."""
-    buffer, wanted = view.base, view
-    while wanted.op is Ops.RESHAPE:
-        wanted = wanted.src[0]
-    reaches: dict[UOp, bool] = {}
-    safe: dict[UOp, bool] = {}
-    for u in value.toposort():
-        reaches[u] = u is buffer or any(reaches[s] for s in u.src)
-        if not reaches[u] or u is wanted:
-            safe[u] = True
-        elif u.op is Ops.RESHAPE:
-            safe[u] = safe[u.src[0]]
-        elif u.op in GroupOp.Elementwise:
-            safe[u] = all(safe[s] and (not reaches[s] or s.shape == u.shape) for s in u.src)
-        else:
-            safe[u] = False
-    return safe[value]
-
-
 def schedule(graph: Graph) -> Schedule:
-    try:
-        return _schedule(graph, in_place=True)
-    except Cycle:
-        return _schedule(graph, in_place=False)
-
-
-def _schedule(graph: Graph, in_place: bool) -> Schedule:
-    """`in_place=False` writes whole values to new buffers and computes patches aside before any is stored."""
     result = Schedule(graph)
-    result.inputs = {flat.buffer: number for number, flat in enumerate(graph.flats) if flat.buffer is not None}
     for number, flat in enumerate(graph.flats):
-        if not flat.storage.live or not flat.written:
-            continue
-        if patches := flat.in_place_patches():
-            _store_patches(result, number, flat, patches, in_place)
-            continue
-        flat.merge_patches()
-        assert flat.value is not None
-        value = flat.value.uop
-        if (made := _made_by_aten(value)) is not None and made.buf_uop not in result.outputs:
-            result.outputs[made.buf_uop] = number
-            result.stores.append(made)
-            continue
-        if in_place and _fits(flat) and depends_elementwise(value, flat.buffer):
-            target = _alias(result, flat.buffer, number)
-        else:
-            target = UOp.new_buffer(graph.device, flat.value.shape[0], flat.value.dtype)
-            result.outputs[target] = number
-        result.stores.append(target.after(target.store(value)))
+        if flat.storage.live and flat.written:
+            _store(result, number, flat)
+        if flat.versions is not None:
+            names = flat.versions.names
+            result.inputs |= dict.fromkeys(names, number)
+            result.older |= {name: names[:i] for i, name in enumerate(names) if i}
     result.calls = _ordered(_compiled(result.stores), result)
     return result
+
+
+def _store(result: Schedule, number: int, flat: Flat) -> None:
+    """Adds what leaves the storage's last value in a buffer."""
+    if flat.in_place_patches():
+        flat.store_patches()
+    flat.merge_patches()
+    assert flat.value is not None
+    value, versions = flat.value.uop, flat.versions
+    if versions is not None and value is versions.state:
+        result.stores.append(value)
+    elif (made := _made_by_aten(value)) is not None and made.buf_uop not in result.outputs:
+        result.outputs[made.buf_uop] = number
+        result.stores.append(made)
+    elif _fits(flat) and versions.depends_elementwise(value, versions.state):
+        version = versions.begin()
+        version.state = version.state.after(version.state.store(value))
+        versions.finish(version)
+        result.stores.append(version.state)
+    else:
+        target = UOp.new_buffer(result.graph.device, flat.value.shape[0], flat.value.dtype)
+        result.outputs[target] = number
+        result.stores.append(target.after(target.store(value)))
 
 
 def _made_by_aten(value: UOp) -> UOp | None:
@@ -113,40 +92,9 @@ def _made_by_aten(value: UOp) -> UOp | None:
 
 
 def _fits(flat: Flat) -> bool:
-    buffer = flat.buffer
+    """Whether the value may be written over the buffer that the storage had."""
+    buffer = flat.versions.buffer if flat.versions is not None and flat.in_place else None
     return buffer is not None and buffer.dtype == flat.value.dtype and buffer.shape == flat.value.uop.shape
-
-
-def _alias(result: Schedule, buffer: UOp, number: int) -> UOp:
-    alias = UOp.new_buffer(buffer.device, buffer.shape[0], buffer.dtype)
-    result.aliases[alias] = buffer
-    result.inputs[alias] = number
-    return alias
-
-
-def _store_patches(result: Schedule, number: int, flat: Flat, patches: list[Patch], in_place: bool) -> None:
-    assert flat.buffer is not None
-    state = _alias(result, flat.buffer, number)
-    for patch in patches:
-        region = patch.region
-        if patch.update is not None:
-            updated = patch.update(Tensor(state).reshape(region.size)).uop
-            if updated.base.op is Ops.AFTER and updated.base.buf_uop is state.buf_uop:
-                state = updated.base.reshape((flat.buffer.shape[0],))
-                continue
-        plan = geometry.read_plan(flat.buffer.shape[0], region.size, region.stride, region.offset)
-        assert plan is not None
-        value = patch.value
-        if not in_place or not depends_elementwise(value.uop, apply(Tensor(flat.buffer), plan).uop):
-            value = _held(result, value)
-        state = state.after(apply(Tensor(state), plan).uop.store(value.uop))
-    result.stores.append(state)
-
-
-def _held(result: Schedule, value: Tensor) -> Tensor:
-    """The value computed aside."""
-    buffer = UOp.new_buffer(result.graph.device, value.numel(), value.dtype)
-    return Tensor(buffer.after(buffer.store(value.reshape(-1).uop))).reshape(value.shape)
 
 
 def _compiled(stores: list[UOp]) -> list[UOp]:
@@ -173,14 +121,14 @@ def accesses(call: UOp, graph: Graph) -> tuple[set[UOp], set[UOp]]:
 
 
 def _ordered(calls: list[UOp], result: Schedule) -> list[UOp]:
-    """The calls with every reader of a buffer's old contents before the writer of its alias."""
-    if not result.aliases:
+    """The calls with everyone who uses an older version of a buffer before the writer of the next."""
+    if not result.older:
         return calls
     touched = [accesses(call, result.graph) for call in calls]
-    readers: dict[UOp, list[int]] = {}
-    for i, (reads, _) in enumerate(touched):
-        for buffer in reads:
-            readers.setdefault(buffer, []).append(i)
+    users: dict[UOp, list[int]] = {}
+    for i, (reads, writes) in enumerate(touched):
+        for buffer in reads | writes:
+            users.setdefault(buffer, []).append(i)
     after: list[set[int]] = [set() for _ in calls]  # who must run after call i
     last_writer: dict[UOp, int] = {}
     readers_since: dict[UOp, list[int]] = {}
@@ -191,8 +139,8 @@ def _ordered(calls: list[UOp], result: Schedule) -> list[UOp]:
             readers_since.setdefault(buffer, []).append(i)
         for buffer in writes:
             before = [*readers_since.pop(buffer, []), *([last_writer[buffer]] if buffer in last_writer else [])]
-            if buffer in result.aliases:
-                before += readers.get(result.aliases[buffer], [])
+            for version in result.older.get(buffer, []):
+                before += users.get(version, [])
             for j in before:
                 if j != i:
                     after[j].add(i)

@@ -128,7 +128,7 @@ def parts_region(region: Region) -> Region:
     if not region.dtype.is_complex:
         return region
     size, stride = (*region.size, 2), (*(2 * s for s in region.stride), 1)
-    return Region(region.storage, PART_OF[region.dtype], size, stride, 2 * region.offset)
+    return Region(region.storage, PART_OF[region.dtype], size, stride, 2 * region.offset, region.moves)
 
 
 def joined(z: Complex) -> Tensor:

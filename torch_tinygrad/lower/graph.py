@@ -20,7 +20,7 @@ from .maths import widest_float
 from .random import Random
 from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .shape import strides_of
-from .storages import Flat
+from .storages import Flat, Shift
 from .threads import is_stored, writing_in_place
 
 # Operators that change a few elements of their first argument.
@@ -90,17 +90,20 @@ def can_lift(op: str, argument: int) -> bool:
     return is_tensor or name in lowering.lifts
 
 
-def build(trace: Trace, varying: set[int], device: str, prefers_aten) -> Graph:
-    """Lowers every node. `varying` numbers become inputs; `prefers_aten(node)` sends a node to ATen's CPU kernels."""
+def build(trace: Trace, varying: set[int], device: str, prefers_aten, in_place: bool = True) -> Graph:
+    """Lowers every node. `varying` numbers become inputs; `prefers_aten(node)` sends a node to ATen's CPU kernels;
+    `in_place` allows writing into buffers before the end of the trace."""
     graph = Graph([], device)
-    graph.flats = [Flat(storage, device) for storage in trace.storages]
-    _Builder(trace, graph, varying, prefers_aten).run()
+    _Builder(trace, graph, varying, prefers_aten, in_place).run()
     return graph
 
 
 class _Builder:
-    def __init__(self, trace: Trace, graph: Graph, varying: set[int], prefers_aten):
+    def __init__(self, trace: Trace, graph: Graph, varying: set[int], prefers_aten, in_place: bool):
         self.trace, self.graph, self.varying, self.prefers_aten = trace, graph, varying, prefers_aten
+        self.in_place = in_place
+        self.shifts: dict[int, Shift] = {}
+        self.add_flats()
         # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
         size = max(1, 2 * len(trace.numbers) + 2)
         graph.float_input = UOp.new_buffer(graph.device, size, widest_float())
@@ -113,7 +116,18 @@ class _Builder:
             except Exception as error:
                 raise NodeError(node, error) from error
 
+    def add_flats(self) -> None:
+        """One for each storage, those that decompositions added included."""
+        for storage in self.trace.storages[len(self.graph.flats) :]:
+            self.graph.flats.append(Flat(storage, self.graph.device, self.shift, self.in_place))
+
     # ---- numbers ----
+
+    def shift(self, position: int) -> Shift:
+        if position not in self.shifts:
+            self.shifts[position] = Shift(Tensor(self.graph.int_input), len(self.graph.ints))
+            self.graph.ints.append(position)
+        return self.shifts[position]
 
     def lift(self, positions: list[int], is_float: bool) -> Tensor:
         """The flat tensor of these numbers, from the program's inputs."""
@@ -175,9 +189,7 @@ class _Builder:
             except NotDecomposable:
                 pass
             else:
-                self.graph.flats.extend(
-                    Flat(storage, self.graph.device) for storage in self.trace.storages[len(self.graph.flats) :]
-                )
+                self.add_flats()
                 for inner in nodes:
                     self.node(inner)
                 return None

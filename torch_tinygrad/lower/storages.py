@@ -1,7 +1,7 @@
 """Storages as values: one flat tensor per storage, read and written through strided regions.
 
 A write to part of a storage is kept as a patch: later reads see it, and in the end the patches compose into one value,
-or, where the storage had a buffer already, only they are stored, into the same buffer.
+or, where the storage had a buffer already, only they are stored, into the same buffer (see `in_place.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from torch_tinygrad.trace.nodes import Region, Storage
 
 from .complex import Complex, joined, parts_region, split
 from .gather import take_flat
+from .in_place import Versions, stores_itself
 from .registry import TO_TINY
 from .threads import is_stored
-from .updates import update
+from .updates import update, write_shifted
 
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
 MAX_STORES = 16
 MAX_PATCHES = 1024
+# Patches of at most this part of a buffer are stored before what reads all of it.
+SMALL_PART = 4
 
 
 def apply(value: Tensor, plan: list[geometry.Step]) -> Tensor:
@@ -34,29 +37,35 @@ def apply(value: Tensor, plan: list[geometry.Step]) -> Tensor:
     return value
 
 
-def index_of(region: Region) -> Tensor:
-    """For each element of a region, its place in the flat array."""
-    index = Tensor(region.offset, dtype=dtypes.int32)
-    for axis, (size, stride) in enumerate(zip(region.size, region.stride, strict=True)):
-        steps = Tensor.arange(size, dtype=dtypes.int32) * stride
-        index = index + steps.reshape((1,) * axis + (size,) + (1,) * (len(region.size) - axis - 1))
-    return index.expand(region.size)
+def covers(n: int, region: Region) -> bool:
+    return region.moves < 0 and geometry.covers(n, region.size, region.stride, region.offset)
 
 
-def strided(flat: Tensor, region: Region) -> Tensor:
-    """A region of a flat array."""
-    plan = geometry.read_plan(flat.shape[0], region.size, region.stride, region.offset)
-    return take_flat(flat, index_of(region)) if plan is None else apply(flat, plan)
+@dataclass(frozen=True)
+class Shift:
+    """By how many bytes regions have moved: one of the program's integers."""
+
+    inputs: Tensor
+    place: int
+
+    def elements(self, itemsize: int) -> Tensor:
+        bytes_moved = self.inputs.shrink(((self.place, self.place + 1),)).reshape(())
+        return (bytes_moved // itemsize).cast(dtypes.int32)
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A part of a buffer that was written. `update`, where there is one, writes it into the buffer's current state
-    itself, touching only what changes; `value` is what the region then holds."""
+    """A part of a buffer that was written. `update`, where there is one, writes it into the buffer's current state (a
+    flat tensor) itself, touching only what changes; `value` is what the region then holds."""
 
     region: Region
     value: Tensor
     update: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def is_update(self) -> bool:
+        """Whether `value` costs much more than the update does."""
+        return self.update is not None and self.region.moves < 0
 
 
 @dataclass
@@ -65,11 +74,14 @@ class Flat:
 
     storage: Storage
     device: str
+    shift: Callable[[int], Shift]  # how far regions that move are away from their offset
+    in_place: bool = True  # whether patches may be stored before the trace ends
     buffer: UOp | None = None  # the buffer it had before the trace, as an input
     value: Tensor | None = None  # what it holds; None while nothing was ever written
     patches: list[Patch] = field(default_factory=list)  # written since, oldest first
     places: dict[Region, int] = field(default_factory=dict)  # of each patch's region, the newest
     written: bool = False
+    versions: Versions | None = None  # of the buffer
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
     numbers: Complex | None = None
 
@@ -80,6 +92,7 @@ class Flat:
         """Makes the buffer's contents the value, in the dtype of their first use."""
         if self.value is None and self.storage.has_value:
             self.buffer = UOp.new_buffer(self.device, self.count(dtype), dtype)
+            self.versions = Versions(self.buffer)
             self.value = Tensor(self.buffer)
 
     def typed(self, dtype: DType) -> Tensor:
@@ -87,12 +100,34 @@ class Flat:
         self.load(dtype)
         if self.value is None:
             self.value = Tensor.zeros(self.count(dtype), dtype=dtype, buffer=False)
-        if self.value.dtype == dtype:
-            return self.value
+        return self._as(self.value, dtype)
+
+    def _as(self, value: Tensor, dtype: DType) -> Tensor:
+        if value.dtype == dtype:
+            return value
         n = self.count(dtype)
-        if n * dtype.itemsize != self.value.shape[0] * self.value.dtype.itemsize:
-            return self.value.bitcast(dtypes.uint8).shrink(((0, n * dtype.itemsize),)).bitcast(dtype)
-        return self.value.bitcast(dtype)
+        if n * dtype.itemsize != value.shape[0] * value.dtype.itemsize:
+            return value.bitcast(dtypes.uint8).shrink(((0, n * dtype.itemsize),)).bitcast(dtype)
+        return value.bitcast(dtype)
+
+    # ---- reading ----
+
+    def index_of(self, region: Region) -> Tensor:
+        """For each element of a region, its place in the flat array."""
+        index = Tensor(region.offset, dtype=dtypes.int32)
+        if region.moves >= 0:
+            index = index + self.shift(region.moves).elements(region.dtype.itemsize)
+        for axis, (size, stride) in enumerate(zip(region.size, region.stride, strict=True)):
+            steps = Tensor.arange(size, dtype=dtypes.int32) * stride
+            index = index + steps.reshape((1,) * axis + (size,) + (1,) * (len(region.size) - axis - 1))
+        return index.expand(region.size)
+
+    def strided(self, flat: Tensor, region: Region) -> Tensor:
+        """A region of a flat array."""
+        plan = None
+        if region.moves < 0:
+            plan = geometry.read_plan(flat.shape[0], region.size, region.stride, region.offset)
+        return take_flat(flat, self.index_of(region)) if plan is None else apply(flat, plan)
 
     def read(self, region: Region) -> Tensor | Complex:
         if region.dtype.is_complex:
@@ -101,15 +136,24 @@ class Flat:
         if region.numel == 0:
             return Tensor.zeros(region.size, dtype=dtype, buffer=False)
         written = self.places.get(region, -1)
-        if any(
+        patched = any(
             p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in self.patches[written + 1 :]
-        ):
-            return strided(self._patched(dtype), region)
-        return self.patches[written].value if written >= 0 else strided(self.typed(dtype), region)
+        )
+        updated = written >= 0 and self.patches[written].is_update
+        if (patched or updated) and self._is_worth_storing():
+            self.store_patches()
+            return self.strided(self.typed(dtype), region)
+        if patched:
+            return self.strided(self._patched(dtype), region)
+        return self.patches[written].value if written >= 0 else self.strided(self.typed(dtype), region)
 
     def stored(self, region: Region) -> Tensor | None:
         """The whole value, if it is a buffer as it stands and the region can be read from there without a copy."""
-        if region.dtype.is_complex or region.numel == 0 or self.patches:
+        if region.dtype.is_complex or region.numel == 0 or region.moves >= 0:
+            return None
+        if self.patches and self._is_worth_storing():
+            self.store_patches()
+        if self.patches:
             return None
         value = self.typed(TO_TINY[region.dtype])
         return value if is_stored(value) else None
@@ -118,13 +162,15 @@ class Flat:
         numbers, parts = self.numbers, parts_region(region)
         if numbers is None or numbers.dtype != TO_TINY[parts.dtype] or region.numel == 0:
             return split(self.read(parts))
-        return numbers.map(lambda part: strided(part, region))
+        return numbers.map(lambda part: self.strided(part, region))
+
+    # ---- writing ----
 
     def _write_complex(self, region: Region, value: Complex) -> None:
         self.write(parts_region(region), joined(value))
         n = self.storage.nbytes // region.dtype.itemsize
         plan = geometry.write_plan(n, region.size, region.stride, region.offset)
-        if plan is not None and geometry.covers(n, region.size, region.stride, region.offset):
+        if plan is not None and covers(n, region):
             self.numbers = value.map(lambda part: apply(part, plan))
 
     def write(self, region: Region, value: Tensor | Complex) -> None:
@@ -137,18 +183,28 @@ class Flat:
         n = self.count(dtype)
         self.written = True
         plan = geometry.write_plan(n, region.size, region.stride, region.offset)
-        if plan is not None and geometry.covers(n, region.size, region.stride, region.offset):
+        if plan is not None and covers(n, region):
             self._replace(apply(value, plan))
             return
         self.load(dtype)
         if plan is None:
             self.merge_patches()
-            self._replace(update(self.typed(dtype), 0, index_of(region).flatten(), value.flatten(), "set"))
+            self._replace(self._scattered(self.typed(dtype), region, value))
             return
         if len(self.patches) == MAX_PATCHES or any(p.region.dtype != region.dtype for p in self.patches[:1]):
             self.merge_patches()
         self.value = self.typed(dtype)
-        self._patch(Patch(region, value))
+        self._patch(Patch(region, value, self._store_of(region, value) if region.moves >= 0 else None))
+
+    def _store_of(self, region: Region, value: Tensor) -> Callable[[Tensor], Tensor]:
+        def store(state: Tensor) -> Tensor:
+            shift = self.shift(region.moves)
+            return write_shifted(state, region, value, shift.inputs, shift.place)
+
+        return store
+
+    def _scattered(self, flat: Tensor, region: Region, value: Tensor) -> Tensor:
+        return update(flat, 0, self.index_of(region).flatten(), value.flatten(), "set")
 
     def _replace(self, value: Tensor) -> None:
         self.value, self.patches, self.places = value, [], {}
@@ -161,26 +217,27 @@ class Flat:
         """A write of the whole storage that changes little of it: `in_place` does so in the buffer itself."""
         dtype = TO_TINY[region.dtype]
         self.load(dtype)
-        whole = (
-            region.offset == 0
-            and region.numel == self.count(dtype)
-            and geometry.is_contiguous(region.size, region.stride)
-        )
+        whole = covers(self.count(dtype), region) and geometry.is_contiguous(region.size, region.stride)
         if whole and self.is_patched_buffer(dtype) and not self.patches:
             self.written, self.numbers = True, None
-            self._patch(Patch(region, value, in_place))
+            self._patch(Patch(region, value, lambda state: in_place(state.reshape(region.size)).flatten()))
         else:
             self.write(region, value)
 
+    # ---- patches ----
+
     def is_patched_buffer(self, dtype: DType) -> bool:
+        """Whether the value, but for the patches, is what lies in the buffer."""
         return (
-            self.buffer is not None
+            self.versions is not None
             and self.value is not None
-            and self.value.uop is self.buffer
-            and self.buffer.dtype == dtype
+            and self.value.uop is self.versions.state
+            and self.versions.buffer.dtype == dtype
         )
 
     def _composed(self, flat: Tensor, region: Region, value: Tensor) -> Tensor:
+        if region.moves >= 0:
+            return self._scattered(flat, region, value)
         plan = geometry.write_plan(flat.shape[0], region.size, region.stride, region.offset)
         assert plan is not None
         mask = apply(Tensor(True, dtype=dtypes.bool, device=self.device).expand(region.size), plan)
@@ -191,7 +248,7 @@ class Flat:
         flat = self.typed(TO_TINY[self.patches[0].region.dtype])
         for patch in self.patches:
             flat = self._composed(flat, patch.region, patch.value)
-        return Flat(self.storage, self.device, value=flat).typed(dtype)
+        return self._as(flat, dtype)
 
     def merge_patches(self) -> None:
         """From here on the storage is a whole new value."""
@@ -204,3 +261,28 @@ class Flat:
             return []
         last = [p for i, p in enumerate(self.patches) if self.places[p.region] == i]
         return last if len(last) <= MAX_STORES else []
+
+    def _is_worth_storing(self) -> bool:
+        """Whether to store the patches now, for what reads the buffer: composing would copy or recompute far more."""
+        patches = self.in_place_patches() if self.in_place else []
+        changed = sum(1 if p.update is not None else p.region.numel for p in patches)
+        return 0 < changed * SMALL_PART <= self.versions.buffer.shape[0]
+
+    def store_patches(self) -> None:
+        """Stores the patches into the buffer: a new version of it, which is the value from here on."""
+        assert self.versions is not None
+        version = self.versions.begin()
+        for patch in self.in_place_patches():
+            region = patch.region
+            if patch.update is not None:
+                updated = patch.update(Tensor(version.state))
+                if stores_itself(updated, version):
+                    version.state = updated.uop.base.reshape(version.state.shape)
+                    continue
+            value = patch.value
+            before = self.strided(Tensor(self.versions.state), region)
+            if not self.in_place or region.moves >= 0 or not self.versions.depends_elementwise(value.uop, before.uop):
+                value = version.held(value)
+            version.state = version.state.after(self.strided(Tensor(version.state), region).uop.store(value.uop))
+        self.versions.finish(version)
+        self._replace(Tensor(self.versions.state))

@@ -15,6 +15,8 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
+from torch_tinygrad.trace.nodes import Region
+
 from .gather import take_rows
 from .order import sort_order
 from .registry import cast
@@ -185,6 +187,21 @@ def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str,
         return write.sink(arg=KernelInfo(name=f"update_{how}", opts_to_apply=() if shares else None))
 
     return call(kernel, *tensors)
+
+
+def write_shifted(flat: Tensor, region: Region, value: Tensor, shifts: Tensor, place: int) -> Tensor:
+    """`flat`, a buffer, with `value` stored over a region that lies `shifts[place]` bytes from its offset."""
+
+    def kernel(*buffers: UOp) -> UOp:
+        out, shifts, value = (b.flatten() for b in buffers)
+        at = [UOp.range(s, d, AxisType.WEAK) for d, s in enumerate(region.size)]
+        moved = shifts[UOp.const(place)].load() // region.dtype.itemsize
+        start = moved.cast(dtypes.weakint) + region.offset
+        target = sum((c * step for c, step in zip(at, region.stride, strict=True)), start)
+        write = out[target].store(value[_offset(at, region.size)].load())
+        return (write.end(*at) if at else write).sink(arg=KernelInfo(name="write_shifted"))
+
+    return call(kernel, flat, shifts, value)
 
 
 def _offset(at: list[UOp], shape: tuple[int, ...]) -> UOp:

@@ -185,7 +185,7 @@ def _instance(loop: Loop, node: Node, slots: list[Slot], rank: int, first: int, 
         if slot.private:
             delta += loop.widths[part.storage] // part.dtype.itemsize
         if isinstance(part, Region):
-            part = Region(part.storage, part.dtype, part.size, part.stride, part.offset + first * delta)
+            part = part.at(offset=part.offset + first * delta)
         else:
             part = Lifted(part.position + first * delta, part.is_float, part.size, part.step)
         if narrow:
@@ -214,7 +214,7 @@ def _led(part: Region | Lifted, rank: int, count: int, delta: int) -> Region | L
     """With a leading dimension over iterations."""
     size, steps = _aligned(part, rank)
     if isinstance(part, Region):
-        return Region(part.storage, part.dtype, (count, *size), (delta, *steps), part.offset)
+        return part.at(size=(count, *size), stride=(delta, *steps))
     return Lifted(part.position, part.is_float, (count, *size), (delta, *steps))
 
 

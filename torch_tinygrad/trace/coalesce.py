@@ -58,16 +58,21 @@ class _Unneeded:
     """The part of a storage whose present value nobody reads: disjoint sorted intervals of bytes, and a few regions
     with gaps. It may hold less than the truth, never more."""
 
-    __slots__ = ("starts", "ends", "exact")
+    __slots__ = ("starts", "ends", "exact", "nbytes")
 
     def __init__(self, storage: Storage):
         gone = not storage.live and storage.nbytes > 0
+        self.nbytes = storage.nbytes
         self.starts: list[int] = [0] if gone else []
         self.ends: list[int] = [storage.nbytes] if gone else []
         self.exact: dict[tuple, Region] = {}
 
+    def span(self, region: Region) -> tuple[int, int]:
+        """The bytes that a region may reach."""
+        return _bytes(region) if region.moves < 0 or 0 in region.size else (0, self.nbytes)
+
     def holds(self, region: Region) -> bool:
-        low, high = _bytes(region)
+        low, high = self.span(region)
         at = bisect_right(self.starts, low) - 1
         if low >= high or (at >= 0 and high <= self.ends[at]):
             return True
@@ -75,7 +80,7 @@ class _Unneeded:
 
     def add(self, region: Region) -> None:
         """A write makes what was there before it unneeded."""
-        low, high = _bytes(region)
+        low, high = self.span(region)
         if high - low == region.numel * region.dtype.itemsize and len(element_set(region)[1]) <= 1:
             first, last = bisect_left(self.ends, low), bisect_right(self.starts, high)
             if first < last:
@@ -88,7 +93,7 @@ class _Unneeded:
 
     def remove(self, region: Region) -> None:
         """A read needs what was there before it."""
-        low, high = _bytes(region)
+        low, high = self.span(region)
         if low >= high:
             return
         first, last = bisect_right(self.ends, low), bisect_left(self.starts, high)
@@ -108,4 +113,4 @@ def _bytes(region: Region) -> tuple[int, int]:
 
 def _key(region: Region) -> tuple:
     low, dims = element_set(region)
-    return region.dtype.itemsize, low, tuple(dims)
+    return region.dtype.itemsize, region.moves, low, tuple(dims)

@@ -38,18 +38,19 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, trace: Trace):
         super().__init__()
         self.trace = trace
-        self.number: dict[int, int] = {}
+        self.number: dict[int, tuple[int, int]] = {}  # of each Meta storage, the trace's, and how it moves
         self.kept: list[torch.UntypedStorage] = []
         self.raw: list[tuple] = []
 
     def place(self, region: Region) -> torch.Tensor:
         """A Meta tensor that is this region of this storage."""
-        storage = next((s for s in self.kept if self.number[s._cdata] == region.storage), None)
+        number = region.storage, region.moves
+        storage = next((s for s in self.kept if self.number[s._cdata] == number), None)
         if storage is None:
             storage = torch.empty(
                 self.trace.storages[region.storage].nbytes, dtype=torch.uint8, device="meta"
             ).untyped_storage()
-            self.number[storage._cdata] = region.storage
+            self.number[storage._cdata] = number
             self.kept.append(storage)
         return torch.empty(0, dtype=region.dtype, device="meta").set_(
             storage, region.offset, region.size, region.stride
@@ -59,10 +60,11 @@ class _Recorder(TorchDispatchMode):
         storage = tensor.untyped_storage()
         number = self.number.get(storage._cdata)
         if number is None:
-            number = self.number[storage._cdata] = len(self.trace.storages)
+            number = self.number[storage._cdata] = len(self.trace.storages), -1
             self.kept.append(storage)
             self.trace.storages.append(Storage(storage.nbytes(), False, False))
-        return Region(number, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        (own, moves), shape, stride = number, tuple(tensor.shape), tuple(tensor.stride())
+        return Region(own, tensor.dtype, shape, stride, tensor.storage_offset(), moves)
 
     def argument(self, value):
         if isinstance(value, torch.Tensor):

@@ -106,6 +106,8 @@ def families_meet(a: Region, b: Region, shifts: Sequence[Term]) -> bool:
     This is `overlaps` for families of regions; the storages are taken to be the same."""
     if 0 in a.size or 0 in b.size:
         return False
+    if a.moves != b.moves:
+        return True
     unit_a = unit_b = 1
     terms = [(-step, low, high) for step, low, high in shifts]
     if a.dtype != b.dtype:
@@ -136,7 +138,7 @@ def meets_itself(size: Sequence[int], stride: Sequence[int]) -> bool:
 
 def contains_exactly_same(a: Region, b: Region) -> bool:
     """Whether two regions hold the same elements of the same storage, in whatever order. False may be cautious."""
-    if (a.storage, a.dtype) != (b.storage, b.dtype):
+    if (a.storage, a.dtype, a.moves) != (b.storage, b.dtype, b.moves):
         return False
     if 0 in a.size or 0 in b.size:
         return 0 in a.size and 0 in b.size

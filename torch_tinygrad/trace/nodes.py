@@ -15,13 +15,18 @@ import torch
 @dataclass(frozen=True, slots=True)
 class Region:
     """A strided part of a storage: exactly a PyTorch tensor's geometry. Offset and strides count elements of `dtype`.
-    Strides may be negative only in batched nodes that `reroll` makes."""
+    Strides may be negative only in batched nodes that `reroll` makes.
+
+    A region that `moves` lies elsewhere at every flush: `offset` is where it was when the trace was compiled, and the
+    flush's table of numbers has, at position `moves`, the bytes it is away from there. Regions of one storage with the
+    same position keep their distance; about any others of that storage nothing is known."""
 
     storage: int
     dtype: torch.dtype
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    moves: int = -1
 
     @property
     def numel(self) -> int:

@@ -225,7 +225,7 @@ def _described(node: Node) -> tuple[tuple, list] | None:
     for arg in node.args[copies or node.op == pointwise.FILL :]:
         cls = type(arg)
         if cls is Region:
-            kind.append((arg.dtype, arg.size, arg.stride))
+            kind.append((arg.dtype, arg.size, arg.stride, arg.moves))
             parts.append(arg)
             dtypes.add(arg.dtype)
             ranks.add(bool(arg.size))
@@ -245,7 +245,7 @@ def _described(node: Node) -> tuple[tuple, list] | None:
         else:
             kind.append((cls, arg))
     written = [out for out in node.outs if out is not None]
-    kind += [None if out is None else (out.dtype, out.size, out.stride) for out in node.outs]
+    kind += [None if out is None else (out.dtype, out.size, out.stride, out.moves) for out in node.outs]
     # A 0-dim operand is weak in type promotion and would not stay 0-dim.
     mixed = len(ranks) > 1 and len(dtypes) > 1 and not copies
     return None if mixed or not written else (tuple(kind), parts + written)

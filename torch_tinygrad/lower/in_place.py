@@ -1,0 +1,67 @@
+"""Versions of a buffer that is written in place during a trace.
+
+Each version has a name of its own, an alias of the buffer that its writer and its readers use: tinygrad sees no hazard
+in it, and the order (whoever reads an earlier version runs before the writer of the next) is made by the scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinygrad import Tensor
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+
+
+@dataclass
+class Version:
+    """One name of the buffer, and what it holds by now."""
+
+    name: UOp
+    state: UOp
+
+    def held(self, value: Tensor) -> Tensor:
+        """The value computed aside, before anything is stored."""
+        buffer = UOp.new_buffer(self.name.device, value.numel(), value.dtype)
+        return Tensor(buffer.after(buffer.store(value.reshape(-1).uop))).reshape(value.shape)
+
+
+class Versions:
+    def __init__(self, buffer: UOp):
+        self.buffer, self.state = buffer, buffer
+        self.names = [buffer]
+
+    def begin(self) -> Version:
+        name = UOp.new_buffer(self.buffer.device, self.buffer.shape[0], self.buffer.dtype)
+        return Version(name, name)
+
+    def finish(self, version: Version) -> None:
+        self.names.append(version.name)
+        self.state = version.state
+
+    def depends_elementwise(self, value: UOp, view: UOp) -> bool:
+        """Whether every path from `value` to a version of the buffer leads through `view` of the present one, and only
+        through operations that keep elements in place: then storing the value over the view reads nothing that is
+        already overwritten. What lies behind another buffer's state was computed by other kernels."""
+        wanted = view
+        while wanted.op is Ops.RESHAPE:
+            wanted = wanted.src[0]
+        reaches: dict[UOp, bool] = {}
+        safe: dict[UOp, bool] = {}
+        for u in value.toposort(lambda u: u.op is not Ops.AFTER or u.buf_uop in self.names):
+            found = [s for s in u.src if reaches.get(s)]
+            reaches[u] = u in self.names or u.op is Ops.AFTER or bool(found)
+            if not reaches[u] or u is wanted:
+                safe[u] = True
+            elif u.op is Ops.RESHAPE:
+                safe[u] = safe[u.src[0]]
+            elif u.op in GroupOp.Elementwise:
+                safe[u] = all(safe[s] and s.shape == u.shape for s in found)
+            else:
+                safe[u] = False
+        return safe.get(value, True)
+
+
+def stores_itself(updated: Tensor, version: Version) -> bool:
+    """Whether an update wrote into the version it was given, rather than into a copy."""
+    base = updated.uop.base
+    return base.op is Ops.AFTER and base.buf_uop is version.name
