@@ -1,8 +1,6 @@
-"""Products of reflections: QR factorisation with LAPACK's signs, and what is made from it. And exponentials."""
+"""Products of reflections: QR factorisation with LAPACK's signs, and what is made from it."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from tinygrad import Tensor
@@ -119,32 +117,3 @@ def linalg_qr(a, mode="reduced"):
     upper = upper.shrink((*((0, s) for s in a.shape[:-2]), (0, kept), (0, columns)))
     q = None if mode == "r" else reflected(vectors, factors, identity(rows, kept, a), transpose=False)
     return q, upper
-
-
-# The largest norm for which the Taylor polynomial is exact to rounding, by the dtype's bytes.
-TAYLOR_NORM = {4: 3.010066362817634, 8: 1.090863719290036}
-TAYLOR_BLOCKS, TAYLOR_WIDTH = 5, 4
-MOST_SQUARINGS = 24
-
-
-@lowers(aten.linalg_matrix_exp.default)
-def matrix_exp(a):
-    """Taylor's polynomial of the matrix scaled by a power of two, squared as often."""
-    if not a.numel():
-        return a
-    size = a.shape[-1]
-    norm = (a < 0).where(-a, a).sum(-2).max(-1, keepdim=True).unsqueeze(-1).contiguous()
-    bound = TAYLOR_NORM[a.dtype.itemsize]
-    needed = [norm > bound * 2.0**i for i in range(MOST_SQUARINGS)]
-    scale = math.prod([is_needed.where(0.5, 1.0) for is_needed in needed]).cast(a.dtype)
-    powers = [identity(size, size, a), (a * scale).contiguous()]
-    while len(powers) <= TAYLOR_WIDTH:
-        powers.append((powers[-1] @ powers[1]).contiguous())
-    result = zeros(tuple(a.shape), a.dtype)
-    for block in reversed(range(TAYLOR_BLOCKS)):
-        terms = [powers[i] * (1 / math.factorial(block * TAYLOR_WIDTH + i)) for i in range(TAYLOR_WIDTH)]
-        ahead = result if block == TAYLOR_BLOCKS - 1 else result @ powers[TAYLOR_WIDTH]
-        result = (ahead + sum(terms[1:], terms[0])).contiguous()
-    for is_needed in needed:
-        result = is_needed.where(result @ result, result).contiguous()
-    return result
