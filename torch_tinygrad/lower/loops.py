@@ -2,6 +2,7 @@
 
 A kernel works on many independent problems, one group of threads each. Where the device has groups, their threads
 share out the innermost loops and wait for each other where the algorithm says `sync`; elsewhere they are plain loops.
+Problems of one element have one thread each.
 Loops have constant bounds (tinygrad ends a loop together with what its bound depends on): `when` leaves steps out."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import AddrSpace, DType
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 
-from .threads import LANES, fresh, in_parallel, stored
+from .threads import LANES, fresh, in_parallel, stored, thread_ranges
 
 # The most threads that share one problem.
 MOST_LANES = 256
@@ -23,14 +24,20 @@ MOST_LANES = 256
 class Loops:
     """The statements of a kernel so far. What is read is what the statements before have left."""
 
-    def __init__(self, problems: int, lanes: int):
+    def __init__(self, problems: int, lanes: int, parallel: bool):
         self.lanes = lanes
         self.axes = 0
         self.registers = 0
         self.conditions: list[UOp] = []
-        self.problem = self._range(problems, AxisType.GLOBAL if lanes > 1 else AxisType.LOOP)
-        self.lane = self._range(lanes, AxisType.LOCAL) if lanes > 1 else None
-        self.outer = [r for r in (self.problem, self.lane) if r is not None and r.op is Ops.RANGE]
+        self.lane: UOp | None = None
+        if lanes > 1:
+            self.problem, self.lane = self._range(problems, AxisType.GLOBAL), self._range(lanes, AxisType.LOCAL)
+            self.outer = [r for r in (self.problem, self.lane) if r.op is Ops.RANGE]
+        elif problems == 1:
+            self.problem, self.outer = UOp.const(0), []
+        else:
+            self.problem, self.outer = thread_ranges(problems, 0, parallel)
+            self.axes = 2
         self.done: tuple[UOp, ...] = tuple(self.outer)
 
     def _range(self, size: int, kind: AxisType = AxisType.LOOP) -> UOp:
@@ -81,6 +88,16 @@ class Loops:
         self.done = (*before, UOp.group(*inside).end(at)) if inside and size else before
 
     @contextmanager
+    def repeat(self, condition: Callable[[], UOp]) -> Iterator[None]:
+        """The statements inside, once and again as long as the condition holds after them."""
+        turn = UOp.loop(self.axes)
+        self.axes += 1
+        before = self.done
+        self.done += (turn,)
+        yield
+        self.done = (*before, UOp.group(*self.done[len(before) + 1 :]).end(turn, condition()))
+
+    @contextmanager
     def share(self, size: int) -> Iterator[UOp]:
         """The statements inside for 0, 1, ... size-1 in any order, by all threads of the group."""
         if self.lane is None:
@@ -124,10 +141,11 @@ class Loops:
 def run(name: str, body: Callable[..., None], problems: int, width: int, outs: list[Tensor], *inputs: Tensor) -> list:
     """What copies of `outs` are after one kernel: `body(loops, *outs, *inputs)` writes its statements, on flat buffers.
     `width` is how many threads could share a problem."""
-    lanes = min(MOST_LANES, math.ceil(width / LANES) * LANES) if in_parallel(outs[0]) else 1
+    parallel = in_parallel(outs[0])
+    lanes = min(MOST_LANES, math.ceil(width / LANES) * LANES) if parallel and width > 1 else 1
 
     def kernel(*buffers: UOp) -> UOp:
-        loops = Loops(problems, lanes)
+        loops = Loops(problems, lanes, parallel)
         body(loops, *(b.flatten() for b in buffers))
         return loops.sink(name)
 
@@ -135,6 +153,16 @@ def run(name: str, body: Callable[..., None], problems: int, width: int, outs: l
     flat = [fresh(t.reshape(t.numel())) for t in outs]
     results = Tensor.custom_kernel(*flat, *(stored(t) for t in inputs), fxn=kernel)[: len(outs)]
     return [result.reshape(out.shape) for result, out in zip(results, outs, strict=True)]
+
+
+def run_each(name: str, body: Callable[..., None], like: Tensor, *inputs: Tensor) -> Tensor:
+    """A tensor like `like` whose every element `body(loops, out, *inputs)` computes, at `loops.problem`, from the same
+    element of inputs of the same shape."""
+    size = like.numel()
+    fill = -size % LANES if in_parallel(like) else 0
+    flat = [t.reshape(size).pad(((0, fill),)) if fill else t.reshape(size) for t in (like, *inputs)]
+    (result,) = run(name, body, size + fill, 1, flat[:1], *flat[1:])
+    return result.shrink(((0, size),)).reshape(like.shape)
 
 
 def as_int(index: UOp) -> UOp:
