@@ -75,3 +75,22 @@ def test_rows_of_a_tensor_built_by_accumulation_compile():
         t2 = t1[torch.tensor([0, 0], device=device)]
         """
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_a_constant_nan_differs_from_itself(dtype):
+    def program(device):
+        a = torch.full((3,), float("nan"), dtype=dtype, device=device)
+        return [a.isnan(), a.eq(a), a.nan_to_num(1), a < a, torch.where(a != a, 1, 2)]
+
+    both(program)
+
+
+def test_numbers_written_as_bits_of_a_float_may_be_nan():
+    runs_alike(
+        """
+        t1 = data(2, 3, dtype=torch.float64, seed=2, device=device)
+        t1.view(torch.int64)[...] = -3
+        t1.nan_to_num_(1)
+        """
+    )

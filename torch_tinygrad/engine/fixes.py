@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sqlite3
@@ -12,7 +13,7 @@ from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
 from tinygrad.dtype import DType, Invalid, bitcast, can_lossless_cast, dtypes
 from tinygrad.uop import weak
-from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, python_alu
 from tinygrad.uop.symbolic import symbolic_simple
 
 
@@ -92,6 +93,24 @@ def _constant(self: DType, value):
         return (result - self.min) % (1 << self.bitsize) + self.min
     return result
 
+
+def _differ(a, b) -> bool:
+    """Whether two constants differ, as numbers do: tinygrad's nan equals itself, so that `x != x` folds to False."""
+    return float.__ne__(a, b) if isinstance(a, float) and isinstance(b, float) else a != b
+
+
+def _bounds(self: UOp):
+    """A constant nan has no bounds: comparisons with it fold as if it were a number."""
+    if self.op is Ops.CONST and isinstance(self.arg, float) and math.isnan(self.arg):
+        return -math.inf, math.inf
+    return _plain_bounds(self)
+
+
+_plain_bounds = UOp._min_max.func
+UOp._min_max = functools.cached_property(_bounds)
+UOp._min_max.__set_name__(UOp, "_min_max")
+python_alu[Ops.CMPNE] = _differ
+python_alu[Ops.CMPEQ] = lambda a, b: not _differ(a, b)
 
 _plain_load_collapse = simplify.pm_reduce_load_collapse
 _plain_devectorizer = codegen.devectorizer2
