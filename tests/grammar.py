@@ -187,7 +187,7 @@ def rebind(pair: Pair, choice: Choice) -> str:
     other = choice.pick(pair.live())
     options.append(f".set_({other})")
     room = elements(t) and pair.cpu[other].untyped_storage().nbytes() // t.element_size()
-    if room:
+    if room and (t.dtype is not torch.bool or pair.cpu[other].dtype is torch.bool):
         count = choice.integer(1, room)
         options.append(f".set_({other}.untyped_storage(), {room - count}, ({count},), (1,))")
     swap = f"torch.utils.swap_tensors({name}, {other})"
