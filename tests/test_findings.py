@@ -94,3 +94,13 @@ def test_numbers_written_as_bits_of_a_float_may_be_nan():
         t1.nan_to_num_(1)
         """
     )
+
+
+def test_a_vector_of_overwritten_loads_alone_compiles():
+    runs_alike(
+        """
+        t1 = torch.view_as_complex(data(4, 9, 2, seed=2, device=device))[..., 1::2]
+        t2 = t1.repeat_interleave(2, 0)
+        t2.scatter_(1, torch.arange(4, device=device).flip(0).view((1, -1)).expand((8, 4)), 2)
+        """
+    )

@@ -45,28 +45,9 @@ def _image_rules() -> PatternMatcher:
 
 
 def _simplifications() -> PatternMatcher:
-    """A vector of nothing but invalid lanes folds to one invalid constant, whose reshape then has no right shape."""
-    lanes = UPat(Ops.RESHAPE, src=(UPat(Ops.CONST, arg=Invalid, name="i"), UPat()))
-    return PatternMatcher([(lanes, lambda i: i), *symbolic_simple.patterns])
-
-
-def _lanes(b: UOp) -> UOp | None:
-    """An operation on a vector as operations on its lanes, where an operand is one number for all of them: what a load
-    of nothing but invalid lanes folds to. tinygrad leaves such an operation whole."""
-    if b.shape == () or not any(x.shape == () and not x.is_invalid for x in b.src):
-        return None
-    if not all(x.shape in ((), b.shape) for x in b.src):
-        return None
-    lanes = []
-    for place in itertools.product(*(range(size) for size in b.shape)):
-        at = [UOp.const(i) for i in place]
-        lanes.append(b.replace(dtype=None, src=tuple(x if x.shape == () else x.index(*at) for x in b.src)))
-    return UOp.group(*lanes) if b.op is Ops.STORE else UOp.stack(*lanes).reshape(b.shape)
-
-
-def _devectorizer() -> PatternMatcher:
-    vectors = UPat(GroupOp.Elementwise | {Ops.LOAD, Ops.STORE}, name="b")
-    return PatternMatcher([(vectors, _lanes), *_plain_devectorizer.patterns])
+    """Without the first, which makes one invalid constant of a vector of nothing but invalid lanes: what reshapes it
+    then has no right shape. Lane by lane they fold as well."""
+    return PatternMatcher(symbolic_simple.patterns[1:])
 
 
 def _load_collapse() -> PatternMatcher:
@@ -113,7 +94,6 @@ python_alu[Ops.CMPNE] = _differ
 python_alu[Ops.CMPEQ] = lambda a, b: not _differ(a, b)
 
 _plain_load_collapse = simplify.pm_reduce_load_collapse
-_plain_devectorizer = codegen.devectorizer2
 _plain_constant = DType.const
 DType.const = _constant
 
@@ -167,7 +147,5 @@ def apply() -> None:
         codegen.pm_lower_index_dtype = _index_dtypes()
     if codegen.symbolic_simple is symbolic_simple:
         codegen.symbolic_simple = _simplifications()
-    if codegen.devectorizer2 is _plain_devectorizer:
-        codegen.devectorizer2 = _devectorizer()
     if simplify.pm_reduce_load_collapse is _plain_load_collapse:
         simplify.pm_reduce_load_collapse = _load_collapse()
