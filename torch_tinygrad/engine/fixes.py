@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import sqlite3
 
@@ -11,9 +10,9 @@ import tinygrad.codegen as codegen
 from tinygrad import helpers
 from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
-from tinygrad.dtype import DType, Invalid, bitcast, can_lossless_cast, dtypes
+from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
 from tinygrad.uop import weak
-from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, python_alu
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, python_alu
 from tinygrad.uop.symbolic import symbolic_simple
 
 
