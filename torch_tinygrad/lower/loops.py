@@ -85,7 +85,7 @@ class Loops:
         self.done += (at,)
         yield at
         inside = self.done[len(before) + 1 :]
-        self.done = (*before, UOp.group(*inside).end(at)) if inside and size else before
+        self.done = (*before, together(inside).end(at)) if inside and size else before
 
     @contextmanager
     def repeat(self, condition: Callable[[], UOp]) -> Iterator[None]:
@@ -95,7 +95,7 @@ class Loops:
         before = self.done
         self.done += (turn,)
         yield
-        self.done = (*before, UOp.group(*self.done[len(before) + 1 :]).end(turn, condition()))
+        self.done = (*before, together(self.done[len(before) + 1 :]).end(turn, condition()))
 
     @contextmanager
     def share(self, size: int) -> Iterator[UOp]:
@@ -133,9 +133,17 @@ class Loops:
             self.done += (UOp(Ops.BARRIER, src=self.done),)
 
     def sink(self, name: str) -> UOp:
-        return (
-            UOp.group(*self.done[len(self.outer) :]).end(*self.outer).sink(arg=KernelInfo(name=name, opts_to_apply=()))
-        )
+        statements = together(self.done[len(self.outer) :])
+        return statements.end(*self.outer).sink(arg=KernelInfo(name=name, opts_to_apply=()))
+
+
+def together(statements: tuple[UOp, ...]) -> UOp:
+    """All statements as one, for the end of a loop. A group cannot have barriers in it, but a barrier comes last."""
+    if statements[-1].op is Ops.BARRIER:
+        return statements[-1]
+    if any(s.op is Ops.BARRIER for s in statements):
+        return UOp(Ops.BARRIER, src=statements)
+    return UOp.group(*statements)
 
 
 def run(name: str, body: Callable[..., None], problems: int, width: int, outs: list[Tensor], *inputs: Tensor) -> list:
