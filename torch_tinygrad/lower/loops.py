@@ -163,13 +163,15 @@ def run(name: str, body: Callable[..., None], problems: int, width: int, outs: l
     return [result.reshape(out.shape) for result, out in zip(results, outs, strict=True)]
 
 
-def run_each(name: str, body: Callable[..., None], like: Tensor, *inputs: Tensor) -> Tensor:
-    """A tensor like `like` whose every element `body(loops, out, *inputs)` computes, at `loops.problem`, from the same
-    element of inputs of the same shape."""
+def run_each(
+    name: str, body: Callable[..., None], like: Tensor, *inputs: Tensor, whole: tuple[Tensor, ...] = ()
+) -> Tensor:
+    """A tensor like `like` whose every element `body(loops, out, *inputs, *whole)` computes, at `loops.problem`, from
+    the same element of inputs of the same shape, and from anything in the tensors given as a whole."""
     size = like.numel()
     fill = -size % LANES if in_parallel(like) else 0
     flat = [t.reshape(size).pad(((0, fill),)) if fill else t.reshape(size) for t in (like, *inputs)]
-    (result,) = run(name, body, size + fill, 1, flat[:1], *flat[1:])
+    (result,) = run(name, body, size + fill, 1, flat[:1], *flat[1:], *whole)
     return result.shrink(((0, size),)).reshape(like.shape)
 
 
