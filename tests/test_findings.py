@@ -104,3 +104,21 @@ def test_a_vector_of_overwritten_loads_alone_compiles():
         t2.scatter_(1, torch.arange(4, device=device).flip(0).view((1, -1)).expand((8, 4)), 2)
         """
     )
+
+
+def test_parts_written_between_reads_of_a_buffer_all_arrive():
+    runs_alike(
+        """
+        t1 = data(5, 2, dtype=torch.int64, seed=3, device=device).permute((1, 0))
+        t2 = t1.diagonal(0, 0, -1)
+        t2.mul_(2)
+        t2[0] = True
+        """
+    )
+    runs_alike(
+        """
+        t1 = torch.view_as_complex(data(5, 5, 2, device=device))[..., 1::2]
+        t1.resize_((2, 3)).zero_()
+        t1[..., -1] = data(dtype=torch.uint8, device=device)
+        """
+    )

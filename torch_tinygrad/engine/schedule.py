@@ -67,7 +67,7 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
     assert flat.value is not None
     value, versions = flat.value.uop, flat.versions
     if versions is not None and value is versions.state:
-        result.stores.append(value)
+        result.stores += versions.states
     elif (made := _made_by_aten(value)) is not None and made.buf_uop not in result.outputs:
         result.outputs[made.buf_uop] = number
         result.stores.append(made)
@@ -75,7 +75,7 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
         version = versions.begin()
         version.state = version.state.after(version.state.store(value))
         versions.finish(version)
-        result.stores.append(version.state)
+        result.stores += versions.states
     else:
         target = UOp.new_buffer(result.graph.device, flat.value.shape[0], flat.value.dtype)
         result.outputs[target] = number

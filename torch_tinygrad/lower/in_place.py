@@ -29,6 +29,7 @@ class Versions:
     def __init__(self, buffer: UOp):
         self.buffer, self.state = buffer, buffer
         self.names = [buffer]
+        self.states: list[UOp] = []  # of each version but the first, everything stored
 
     def begin(self) -> Version:
         name = UOp.new_buffer(self.buffer.device, self.buffer.shape[0], self.buffer.dtype)
@@ -36,6 +37,7 @@ class Versions:
 
     def finish(self, version: Version) -> None:
         self.names.append(version.name)
+        self.states.append(version.state)
         self.state = version.state
 
     def depends_elementwise(self, value: UOp, view: UOp) -> bool:
