@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import UOp
@@ -53,6 +54,13 @@ class Shift:
         return (bytes_moved // itemsize).cast(dtypes.int32)
 
 
+def bytes_region(region: Region) -> Region:
+    """A region as the bytes of its elements, side by side in a new last dimension."""
+    width = region.dtype.itemsize
+    stride = (*(s * width for s in region.stride), 1)
+    return Region(region.storage, torch.uint8, (*region.size, width), stride, region.offset * width, region.moves)
+
+
 @dataclass(frozen=True)
 class Patch:
     """A part of a buffer that was written. `update`, where there is one, writes it into the buffer's current state (a
@@ -87,6 +95,10 @@ class Flat:
 
     def count(self, dtype: DType) -> int:
         return self.storage.nbytes // dtype.itemsize
+
+    def is_ragged(self, dtype: DType) -> bool:
+        """Whether elements of this dtype leave bytes at the end, so that they are read and written as bytes."""
+        return self.storage.nbytes % dtype.itemsize != 0
 
     def load(self, dtype: DType) -> None:
         """Makes the buffer's contents the value, in the dtype of their first use."""
@@ -135,6 +147,8 @@ class Flat:
         dtype = TO_TINY[region.dtype]
         if region.numel == 0:
             return Tensor.zeros(region.size, dtype=dtype, buffer=False)
+        if self.is_ragged(dtype):
+            return self.read(bytes_region(region)).bitcast(dtype).reshape(region.size)
         written = self.places.get(region, -1)
         patched = any(
             p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in self.patches[written + 1 :]
@@ -149,7 +163,7 @@ class Flat:
 
     def stored(self, region: Region) -> Tensor | None:
         """The whole value, if it is a buffer as it stands and the region can be read from there without a copy."""
-        if region.dtype.is_complex or region.numel == 0 or region.moves >= 0:
+        if region.dtype.is_complex or region.numel == 0 or region.moves >= 0 or self.is_ragged(TO_TINY[region.dtype]):
             return None
         if self.patches and self._is_worth_storing():
             self.store_patches()
@@ -180,6 +194,8 @@ class Flat:
             return self._write_complex(region, value)
         self.numbers = None
         dtype = TO_TINY[region.dtype]
+        if self.is_ragged(dtype):
+            return self.write(bytes_region(region), value.reshape((*region.size, 1)).bitcast(dtypes.uint8))
         n = self.count(dtype)
         self.written = True
         plan = geometry.write_plan(n, region.size, region.stride, region.offset)
@@ -216,6 +232,8 @@ class Flat:
     def update(self, region: Region, value: Tensor, in_place: Callable[[Tensor], Tensor]) -> None:
         """A write of the whole storage that changes little of it: `in_place` does so in the buffer itself."""
         dtype = TO_TINY[region.dtype]
+        if self.is_ragged(dtype):
+            return self.write(region, value)
         self.load(dtype)
         whole = covers(self.count(dtype), region) and geometry.is_contiguous(region.size, region.stride)
         if whole and self.is_patched_buffer(dtype) and not self.patches:
