@@ -59,6 +59,7 @@ WORK = {
     "aten::baddbmm": lambda args, outs: _matmul_work(args[1], args[2]),
     "aten::convolution": lambda args, outs: _convolution_work(outs[0], args[1]),
     "aten::convolution_backward": lambda args, outs: _convolution_work(args[0], args[2]),
+    "aten::_trilinear": lambda args, outs: outs[0].numel * prod(args[1].size[1:]),
     "aten::_fft_c2c": _transform_work,
     "aten::_fft_r2c": _transform_work,
     "aten::_fft_c2r": _transform_work,

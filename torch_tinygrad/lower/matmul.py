@@ -140,3 +140,14 @@ def add_matrix_product_activation(
         return (result > 0).where(result, 0)
     inner = 0.7978845608028654 * (result + 0.044715 * result * result * result)
     return 0.5 * result * (1 + inner.tanh())
+
+
+@lowers(aten._trilinear.default)
+def trilinear(a, b, c, expand1, expand2, expand3, sumdim, unroll_dim=1, *, meta):
+    """The product of three tensors, each with dimensions of size 1 put in, summed."""
+    total = None
+    for tensor, added in ((a, expand1), (b, expand2), (c, expand3)):
+        for dim in added:
+            tensor = tensor.unsqueeze(dim)
+        total = tensor if total is None else total * tensor
+    return total.sum(tuple(sumdim), dtype=accumulator(meta[0].tiny)) if sumdim else total
