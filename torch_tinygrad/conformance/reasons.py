@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 
 REASONS = (
-    (r"linalg|cholesky|qr|svd|eig|lu_|triangular|ormqr|householder|lstsq|geqrf|det", "dense factorisation: LAPACK"),
-    (r"fft", "Fourier transform: pocketfft"),
     (
-        r"special_|lgamma|digamma|polygamma|igamma|erfinv|zeta|bessel|airy|ndtri",
-        "special function without a closed form",
+        r"_svd|_eigh|linalg_eig|eigvals|pinv",
+        "singular vectors and eigenvectors are only determined up to sign or phase: LAPACK's choice",
     ),
-    (r"histogram|histc|bincount|unique|searchsorted|bucketize", "the result's size or bins depend on data"),
+    (r"ldl", "pivots in blocks of two: LAPACK's Bunch and Kaufman"),
+    (r"lstsq", "the rank decides the solution: LAPACK's pivoted QR"),
+    (r"linalg|cholesky|qr|lu_|triangular|det", "complex numbers: LAPACK"),
+    (r"unique_dim", "the number of distinct slices depends on values"),
+    (r"ctc", "alignments of labels without a lowering yet"),
     (r"sparse|to_dense|coalesce", "sparse layouts are the CPU's"),
-    (r"ctc|segment_reduce|grid_sampler|embedding_bag", "irregular access without a lowering yet"),
 )
 
 
