@@ -137,3 +137,14 @@ def test_bytes_beyond_the_last_element_are_kept():
         t1[8] = 3
         """
     )
+
+
+def test_parts_written_before_an_update_of_the_whole_arrive():
+    runs_alike(
+        """
+        t1 = data(4, 4, device=device).permute((1, 0))
+        t1[0] = 3
+        t1[0, 1:3] += 1
+        t1.add_(t1.clone())
+        """
+    )

@@ -52,6 +52,7 @@ def schedule(graph: Graph) -> Schedule:
         if flat.storage.live and flat.written:
             _store(result, number, flat)
         if flat.versions is not None:
+            result.stores += flat.versions.states  # a version's name does not tell what the ones before it stored
             names = flat.versions.names
             result.inputs |= dict.fromkeys(names, number)
             result.older |= {name: names[:i] for i, name in enumerate(names) if i}
@@ -67,15 +68,14 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
     assert flat.value is not None
     value, versions = flat.value.uop, flat.versions
     if versions is not None and value is versions.state:
-        result.stores += versions.states
-    elif (made := _made_by_aten(value)) is not None and made.buf_uop not in result.outputs:
+        return
+    if (made := _made_by_aten(value)) is not None and made.buf_uop not in result.outputs:
         result.outputs[made.buf_uop] = number
         result.stores.append(made)
     elif _fits(flat) and versions.depends_elementwise(value, versions.state):
         version = versions.begin()
         version.state = version.state.after(version.state.store(value))
         versions.finish(version)
-        result.stores += versions.states
     else:
         target = UOp.new_buffer(result.graph.device, flat.value.shape[0], flat.value.dtype)
         result.outputs[target] = number
