@@ -8,8 +8,9 @@ import torch
 from tinygrad import Tensor
 
 from torch_tinygrad.lower.cast import convert
-from torch_tinygrad.lower.maths import absolute, constant, cos, index_range, operand, widen, widest_float
-from torch_tinygrad.lower.registry import Meta, is_number, lowers
+from torch_tinygrad.lower.maths import absolute, constant, cos, index_range, operand, round_even, widen, widest_float
+from torch_tinygrad.lower.pointwise import power
+from torch_tinygrad.lower.registry import TO_TORCH, Meta, is_number, lowers
 
 aten = torch.ops.aten
 
@@ -107,6 +108,26 @@ def spaced(start, end, steps: int, result: Meta) -> Tensor:
     step = (end - start) / (steps - 1)
     values = (index < steps // 2).where(start + step * index, end - step * ((steps - 1) - index))
     return convert(values, result.tiny)
+
+
+@lowers(
+    aten.logspace.default,
+    aten.logspace.Tensor_Tensor,
+    aten.logspace.Tensor_Scalar,
+    aten.logspace.Scalar_Tensor,
+)
+def logspace(start, end, steps, base=10.0, *, meta):
+    """Powers of evenly spaced numbers. Whole results are powers of single-precision numbers between whole ones, as on
+    the CPU, and exact where they are whole before they are cut."""
+    result, wide = meta[0], Meta(meta[0].shape, TO_TORCH[widest_float()])
+    if result.dtype.is_floating_point:
+        return convert(power(base, spaced(start, end, steps, wide), meta=(wide,)), result.tiny)
+    start, end = (t.trunc() if isinstance(t, Tensor) else int(t) for t in (start, end))
+    exponents = spaced(start, end, steps, Meta(result.shape, torch.float32)).cast(wide.tiny)
+    values = power(base, exponents, meta=(wide,))
+    nearest = round_even(values)
+    is_whole = absolute(values - nearest) <= absolute(values) * 1e-12
+    return convert(is_whole.where(nearest, values), result.tiny)
 
 
 @lowers(aten.range.default, aten.range.step)
