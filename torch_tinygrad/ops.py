@@ -29,8 +29,14 @@ KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::ne
                   "aten::_unsafe_view", "aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter",
                   "aten::as_strided_scatter"}  # fmt: skip
 
-# Composite kernels that call the CPU's loops directly.
-NO_COMPOSITE = {"aten::conj_physical_", "aten::cummax.out", "aten::cummin.out", "aten::mode.values"}
+# Composite kernels that call the CPU's loops directly, or lay results out as only they know.
+NO_COMPOSITE = {
+    "aten::conj_physical_",
+    "aten::cummax.out",
+    "aten::cummin.out",
+    "aten::mode.values",
+    "aten::linalg_lstsq",
+}
 
 
 class FallbackWarning(UserWarning):
