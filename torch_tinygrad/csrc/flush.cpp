@@ -20,11 +20,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double milliseconds(Clock::duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
-int debug_level() {
-  const char* text = std::getenv("TORCH_TINY_DEBUG");
-  return text == nullptr ? 0 : std::atoi(text);
-}
-
 // Regions that lie elsewhere at every flush, in groups that keep their distances.
 struct Moves {
   std::vector<uint32_t> group;    // of each region: 0 where it stays, else the number of its group
@@ -245,13 +240,21 @@ void flush_trace(Trace& trace, const char* reason) {
     std::fprintf(stderr, "tiny: flush for %s: %zu nodes, %s, %lld kernels, compile %.1f ms, run %.2f ms\n", reason, trace.nodes.size(),
                  hit ? "hit" : "miss", static_cast<long long>(program->kernels), milliseconds(compiled - start), milliseconds(done - compiled));
     if (level >= 2)
-      for (const auto& line : program->description) std::fprintf(stderr, "tiny:   %s\n", line.c_str());
+      for (size_t i = 0; i < program->description.size(); i++) {
+        const std::string time = i < program->times.size() ? c10::str(static_cast<int64_t>(program->times[i]), " us ") : "";
+        std::fprintf(stderr, "tiny:   %s%s\n", time.c_str(), program->description[i].c_str());
+      }
   }
   trace.clear();
   evict();
 }
 
 }  // namespace
+
+int debug_level() {
+  const char* text = std::getenv("TORCH_TINY_DEBUG");
+  return text == nullptr ? 0 : std::atoi(text);
+}
 
 size_t& program_bound() {
   static size_t bound = 1024;

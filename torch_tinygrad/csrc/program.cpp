@@ -6,26 +6,15 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <chrono>
 #include <utility>
 
+#include "flush.h"
 #include "python.h"
 
 namespace tiny {
-namespace {
 
-// Calls a kernel with N 64-bit arguments. Kernels take pointers and integers only, so arguments beyond those a kernel
-// declares are ignored by the calling convention.
-template <size_t... I>
-void call_with(uint64_t address, const uint64_t* args, std::index_sequence<I...>) {
-  reinterpret_cast<void (*)(decltype((void)I, uint64_t{})...)>(address)(args[I]...);
-}
-void call_kernel(uint64_t address, const uint64_t* args, size_t count) {
-  if (count <= 6) return call_with(address, args, std::make_index_sequence<6>{});
-  if (count <= 16) return call_with(address, args, std::make_index_sequence<16>{});
-  if (count <= 32) return call_with(address, args, std::make_index_sequence<32>{});
-  call_with(address, args, std::make_index_sequence<64>{});
-}
-
+// Where the operands of a run are.
 struct Addresses {
   std::vector<char*> inputs, outputs;
   char* arena = nullptr;
@@ -49,6 +38,21 @@ struct Addresses {
     }
   }
 };
+
+namespace {
+
+// Calls a kernel with N 64-bit arguments. Kernels take pointers and integers only, so arguments beyond those a kernel
+// declares are ignored by the calling convention.
+template <size_t... I>
+void call_with(uint64_t address, const uint64_t* args, std::index_sequence<I...>) {
+  reinterpret_cast<void (*)(decltype((void)I, uint64_t{})...)>(address)(args[I]...);
+}
+void call_kernel(uint64_t address, const uint64_t* args, size_t count) {
+  if (count <= 6) return call_with(address, args, std::make_index_sequence<6>{});
+  if (count <= 16) return call_with(address, args, std::make_index_sequence<16>{});
+  if (count <= 32) return call_with(address, args, std::make_index_sequence<32>{});
+  call_with(address, args, std::make_index_sequence<64>{});
+}
 
 at::Tensor tensor_at(const SlotTensor& t, const Addresses& addresses) {
   return at::from_blob(addresses[t.slot], t.sizes, t.strides, at::TensorOptions().dtype(t.dtype));
@@ -79,6 +83,46 @@ void HostProgram::add_aten(const std::string& name, const std::string& overload,
   atens_.push_back({op, out_form, std::move(arguments), std::move(tensors), std::move(results)});
 }
 
+void HostProgram::run_kernel(const Kernel& kernel, const Addresses& addresses) const {
+  uint64_t args[64] = {};
+  size_t count = 0;
+  for (const Slot& slot : kernel.args) args[count++] = reinterpret_cast<uint64_t>(addresses[slot]);
+  for (int64_t value : kernel.values) args[count++] = static_cast<uint64_t>(value);
+  if (kernel.threads <= 1) return call_kernel(kernel.address, args, count);
+  at::parallel_for(0, kernel.threads, 1, [&](int64_t begin, int64_t end) {
+    uint64_t mine[64];
+    std::copy(args, args + 64, mine);
+    for (int64_t core = begin; core < end; core++) {
+      mine[kernel.core_position] = static_cast<uint64_t>(core);
+      call_kernel(kernel.address, mine, count);
+    }
+  });
+}
+
+void HostProgram::run_aten(const Aten& aten, const Addresses& addresses) const {
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset);
+  torch::jit::Stack stack;
+  for (const auto& value : aten.arguments) stack.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);
+  for (const auto& [path, tensor] : aten.tensors) put(stack, path, tensor_at(tensor, addresses));
+  if (aten.out_form)
+    for (const auto& result : aten.results) stack.emplace_back(tensor_at(result, addresses));
+  aten.op.callBoxed(&stack);
+  if (aten.out_form) return;
+  size_t next = 0;
+  auto store = [&](const at::Tensor& value) {
+    const SlotTensor& result = aten.results[next++];
+    if (value.defined() && result.dtype != at::ScalarType::Undefined) tensor_at(result, addresses).copy_(value);
+  };
+  for (const auto& value : stack) {
+    if (value.isTensor()) {
+      store(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const auto& t : value.toListRef()) store(t.toTensor());
+    }
+  }
+}
+
 void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
   Addresses addresses;
   std::vector<std::shared_ptr<Buffer>> fresh;
@@ -100,49 +144,16 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
   for (uint32_t p : floats) addresses.floats.push_back(numbers[p].is_float ? numbers[p].f : static_cast<double>(numbers[p].i));
   for (uint32_t p : ints) addresses.ints.push_back(numbers[p].i);
 
+  const bool timed = debug_level() >= 2;
+  times.clear();
   for (const Step& step : steps_) {
+    const auto start = timed ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
     if (step.is_kernel) {
-      const Kernel& kernel = kernels_[step.index];
-      uint64_t args[64] = {};
-      size_t count = 0;
-      for (const Slot& slot : kernel.args) args[count++] = reinterpret_cast<uint64_t>(addresses[slot]);
-      for (int64_t value : kernel.values) args[count++] = static_cast<uint64_t>(value);
-      if (kernel.threads <= 1) {
-        call_kernel(kernel.address, args, count);
-        continue;
-      }
-      at::parallel_for(0, kernel.threads, 1, [&](int64_t begin, int64_t end) {
-        uint64_t mine[64];
-        std::copy(args, args + 64, mine);
-        for (int64_t core = begin; core < end; core++) {
-          mine[kernel.core_position] = static_cast<uint64_t>(core);
-          call_kernel(kernel.address, mine, count);
-        }
-      });
-      continue;
+      run_kernel(kernels_[step.index], addresses);
+    } else {
+      run_aten(atens_[step.index], addresses);
     }
-    const Aten& aten = atens_[step.index];
-    at::NoGradGuard no_grad;
-    c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset);
-    torch::jit::Stack stack;
-    for (const auto& value : aten.arguments) stack.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);
-    for (const auto& [path, tensor] : aten.tensors) put(stack, path, tensor_at(tensor, addresses));
-    if (aten.out_form)
-      for (const auto& result : aten.results) stack.emplace_back(tensor_at(result, addresses));
-    aten.op.callBoxed(&stack);
-    if (aten.out_form) continue;
-    size_t next = 0;
-    auto store = [&](const at::Tensor& value) {
-      const SlotTensor& result = aten.results[next++];
-      if (value.defined() && result.dtype != at::ScalarType::Undefined) tensor_at(result, addresses).copy_(value);
-    };
-    for (const auto& value : stack) {
-      if (value.isTensor()) {
-        store(value.toTensor());
-      } else if (value.isTensorList()) {
-        for (const auto& t : value.toListRef()) store(t.toTensor());
-      }
-    }
+    if (timed) times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
   for (size_t i = 0; i < fresh.size(); i++) trace.storages[outputs[i].first]->buffer = fresh[i];
 }

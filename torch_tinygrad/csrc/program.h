@@ -23,6 +23,7 @@ struct Program {
   int64_t kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
   std::vector<std::string> description;  // a line a step
+  std::vector<double> times;             // of the steps of the last run, in microseconds, at debug level 2
   std::shared_ptr<void> kept;            // what must live as long as it: machine code, constants
 };
 
@@ -40,6 +41,8 @@ struct SlotTensor {
   at::ScalarType dtype;
   std::vector<int64_t> sizes, strides;
 };
+
+struct Addresses;
 
 class HostProgram final : public Program {
  public:
@@ -72,6 +75,8 @@ class HostProgram final : public Program {
     bool is_kernel;
     uint32_t index;
   };
+  void run_kernel(const Kernel& kernel, const Addresses& addresses) const;
+  void run_aten(const Aten& aten, const Addresses& addresses) const;
   std::vector<Step> steps_;
   std::vector<Kernel> kernels_;
   std::vector<Aten> atens_;

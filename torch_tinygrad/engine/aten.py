@@ -49,7 +49,7 @@ class AtenCall:
         results = self.compute(tensors)
         for meta, target, result in zip(step.results, targets, results, strict=True):
             if meta is not None and target is not None:
-                laid_out = torch.empty(meta.shape, dtype=meta.dtype, device="cpu").copy_(result)
+                laid_out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(result)
                 allocator._copyin(target, bytes_of(laid_out))
 
     def compute(self, tensors: dict[tuple[int, ...], torch.Tensor]) -> list[torch.Tensor | None]:

@@ -29,6 +29,10 @@ def _convolution_work(out: Region, weight: Region) -> int:
     return prod(out.size) * prod(weight.size[1:])
 
 
+def _attention_work(query: Region, key: Region) -> int:
+    return 2 * query.numel * key.size[2]
+
+
 def _transform_work(args, outs) -> int:
     """Of a Fourier transform: one that splits into several takes as many kernels, and counts as large."""
     sizes = [max(r.size[getattr(d, "value", d)] for r in (args[0], outs[0])) for d in args[1]]
@@ -60,6 +64,8 @@ WORK = {
     "aten::convolution": lambda args, outs: _convolution_work(outs[0], args[1]),
     "aten::convolution_backward": lambda args, outs: _convolution_work(args[0], args[2]),
     "aten::_trilinear": lambda args, outs: outs[0].numel * prod(args[1].size[1:]),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": lambda args, outs: _attention_work(args[0], args[1]),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": lambda args, outs: _attention_work(args[1], args[2]),
     "aten::_fft_c2c": _transform_work,
     "aten::_fft_r2c": _transform_work,
     "aten::_fft_c2r": _transform_work,

@@ -12,15 +12,9 @@ from torch_tinygrad.lower.graph import AtenStep
 from torch_tinygrad.lower.registry import Meta
 from torch_tinygrad.trace.forms import overload_of
 
+from . import explain
 from .layout import CONSTANT, Place, lay_out
 from .schedule import Schedule
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> list[int]:
-    strides = [1] * len(shape)
-    for d in range(len(shape) - 2, -1, -1):
-        strides[d] = strides[d + 1] * max(1, shape[d + 1])
-    return strides
 
 
 def assemble(schedule: Schedule) -> _C.HostProgram:
@@ -37,9 +31,10 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
         return Place(CONSTANT, 0, layout.constants[place.index]._buf.va_addr + place.offset)
 
     description = []
+    operators = explain.operators(schedule) if explain.wanted() else [""] * len(layout.calls)
     fallbacks: dict[str, int] = {}
     moved = 0
-    for call, arguments in layout.calls:
+    for (call, arguments), names in zip(layout.calls, operators, strict=True):
         kind = call.src[0]
         slots = [slot(a.place) for a in arguments]
         if kind.op is Ops.PROGRAM:
@@ -53,7 +48,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             estimate = estimate_uop(call)
             moved += int(estimate.mem)
             program.kernels += 1
-            description.append(f"kernel {info.function_name}: {int(estimate.mem)} bytes")
+            description.append(f"kernel {info.function_name}, {int(estimate.mem)} bytes: {names}")
         elif kind.op is Ops.CUSTOM_FUNCTION:
             step = graph.steps[int(kind.arg.partition(":")[2])]
             moved += add_aten(program, step, slots)
@@ -102,7 +97,7 @@ def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
         if meta is None or nbytes(meta) == 0:
             results.append(None)
             continue
-        results.append((slots[next_slot], meta.dtype, list(meta.shape), contiguous_strides(meta.shape)))
+        results.append((slots[next_slot], meta.dtype, list(meta.shape), list(meta.stride)))
         next_slot += 1
     tensors = []
     for path, meta in zip(step.paths, step.inputs, strict=True):

@@ -18,6 +18,7 @@ from tinygrad.engine.jit import graph_class
 from tinygrad.engine.realize import estimate_uop, get_runtime
 from tinygrad.uop.ops import Ops, ProgramInfo, UOp
 
+from . import explain
 from .aten import AtenCall
 from .devices import ARENAS, activate, allocate, has_views, write
 from .graphs import Batch
@@ -152,12 +153,13 @@ class RemoteProgram:
             return table.setdefault((first[kind] + index, offset, nbytes), len(table))
 
         steps: list[Step] = []
-        for call, arguments in layout.calls:
+        operators = explain.operators(schedule) if explain.wanted() else [""] * len(layout.calls)
+        for (call, arguments), names in zip(layout.calls, operators, strict=True):
             kind, operands = call.src[0], [number(a) for a in arguments]
             if kind.op is Ops.PROGRAM:
                 kernel = Kernel(device, kind, operands)
                 moved = int(estimate_uop(call).mem)
-                self.description.append(f"kernel {kernel.info.function_name}: {moved} bytes")
+                self.description.append(f"kernel {kernel.info.function_name}, {moved} bytes: {names}")
                 steps.append(kernel)
             elif kind.op is Ops.CUSTOM_FUNCTION:
                 step = graph.steps[int(kind.arg.partition(":")[2])]

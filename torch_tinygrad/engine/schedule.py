@@ -69,7 +69,7 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
     value, versions = flat.value.uop, flat.versions
     if versions is not None and value is versions.state:
         return
-    if (made := _made_by_aten(value)) is not None and made.buf_uop not in result.outputs:
+    if (made := _made_aside(value)) is not None and made.buf_uop not in result.outputs:
         result.outputs[made.buf_uop] = number
         result.stores.append(made)
     elif _fits(flat) and versions.depends_elementwise(value, versions.state):
@@ -82,13 +82,16 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
         result.stores.append(target.after(target.store(value)))
 
 
-def _made_by_aten(value: UOp) -> UOp | None:
-    """The state of a buffer that a step of ATen's wrote, if the value is just that: the buffer then is the output."""
+def _made_aside(value: UOp) -> UOp | None:
+    """The state of the buffer that the value was stored to, by a kernel or a step of ATen's, where it was: that buffer
+    can be the storage's."""
     while value.op is Ops.RESHAPE:
         value = value.src[0]
-    if value.op is Ops.AFTER and value.src[0].op is Ops.BUFFER and value.src[1].op is Ops.CALL:
-        return value if value.src[1].src[0].op is Ops.CUSTOM_FUNCTION else None
-    return None
+    if value.op is not Ops.AFTER or value.src[0].op is not Ops.BUFFER:
+        return None
+    made = value.src[1]
+    is_step = made.op is Ops.CALL and made.src[0].op is Ops.CUSTOM_FUNCTION
+    return value if is_step or (made.op is Ops.STORE and made.src[0] is value.src[0]) else None
 
 
 def _fits(flat: Flat) -> bool:

@@ -15,12 +15,13 @@ from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decom
 from torch_tinygrad.trace.forms import is_random, overload_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace
 
-from .complex import as_complex, lowering_of, parts_region
+from .complex import Complex, as_complex, lowering_of, parts_region
+from .in_place import held
 from .maths import widest_float
 from .random import Random
 from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .shape import strides_of
-from .storages import Flat, Shift
+from .storages import Flat, Shift, covers
 from .threads import is_stored, writing_in_place
 
 # Operators that change a few elements of their first argument.
@@ -32,7 +33,7 @@ UPDATES = {
 
 @dataclass(frozen=True)
 class Operand(Meta):
-    """A tensor that a step reads: a strided part of a buffer. Stride and offset count elements of its dtype."""
+    """A tensor that a step reads or writes: a strided part of a buffer, counted in elements of its dtype."""
 
     stride: tuple[int, ...]
     offset: int
@@ -46,7 +47,7 @@ class AtenStep:
     arguments: tuple[Any, ...]
     paths: tuple[tuple[int, ...], ...]
     inputs: tuple[Operand, ...]
-    results: tuple[Meta | None, ...]
+    results: tuple[Operand | None, ...]
     is_fallback: bool
 
     def count_results(self) -> int:
@@ -65,6 +66,7 @@ class Graph:
     float_input: UOp | None = None
     int_input: UOp | None = None
     steps: list[AtenStep] = field(default_factory=list)
+    origins: dict[UOp, str] = field(default_factory=dict)  # of results, the operator
 
 
 class NodeError(RuntimeError):
@@ -208,7 +210,16 @@ class _Builder:
                 result = result.cast(dtype)
             if tuple(result.shape) != out.size:
                 result = result.expand(out.size)
+            self.note_origin(node.op, result)
             self.graph.flats[out.storage].write(out, result)
+
+    def note_origin(self, op: str, result: Tensor | Complex) -> None:
+        for part in (result.re, result.im) if isinstance(result, Complex) else (result,):
+            uop = part.uop
+            while uop.op in (Ops.RESHAPE, Ops.EXPAND):
+                uop = uop.src[0]
+            if uop.op is not Ops.BUFFER:
+                self.graph.origins.setdefault(uop, op.removeprefix("aten::"))
 
     def lower(self, node: Node, lowering) -> None:
         schema = schema_of(node.op)
@@ -257,32 +268,40 @@ class _Builder:
             return argument
 
         arguments = tuple(place(a, (i,)) for i, a in enumerate(node.args[: len(schema_of(node.op))]))
-        results = tuple(Meta(o.size, o.dtype) if o is not None else None for o in node.outs)
-        self.graph.steps.append(AtenStep(node.op, arguments, tuple(paths), tuple(operands), results, is_fallback))
+        results = [None if out is None else self.result_of(out) for out in node.outs]
+        self.graph.steps.append(
+            AtenStep(node.op, arguments, tuple(paths), tuple(operands), tuple(results), is_fallback)
+        )
         function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
-        outs = tuple(None if o is None else parts_region(o) for o in node.outs)
-
-        def buffer_of(out: Region | None) -> UOp | None:
-            return (
-                UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype])
-                if out is not None and out.numel
-                else None
-            )
-
-        buffers = [buffer_of(out) for out in outs]
-        laid_out = [_laid_out(i, self.graph.device) for i in inputs if i.numel()]
-        outputs = [b for b in buffers if b is not None]
-        call = function.call(*outputs, *laid_out) if outputs else None
-        # empty results have no buffer and nothing to write
-        values = [
-            None if b is None else Tensor(b.after(call)).reshape(o.size) for o, b in zip(outs, buffers, strict=True)
+        outs = [None if out is None else parts_region(out) for out in node.outs]
+        buffers = [
+            UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
+            for out in outs
         ]
-        self.write(Node(node.op, node.args, outs, node.origin), values)
+        laid_out = [self.laid_out(i) for i in inputs if i.numel()]
+        if not (outputs := [b for b in buffers if b is not None]):
+            return  # empty results have no buffer and nothing to write
+        call = function.call(*outputs, *laid_out)
+        for out, buffer, result in zip(outs, buffers, results, strict=True):
+            if buffer is None:
+                continue
+            written = buffer.after(call)
+            self.graph.origins[written] = node.op.removeprefix("aten::")
+            if self.is_whole(out) and result.stride == out.stride:
+                self.graph.flats[out.storage].write_stored(written)
+            else:
+                self.graph.flats[out.storage].write(out, Tensor(written).reshape(out.size))
 
+    def laid_out(self, value: Tensor) -> UOp:
+        """The value in a buffer: the one it is, else a new one (tinygrad would fold constants into who reads them)."""
+        return (value if is_stored(value) else held(value, self.graph.device)).uop
 
-def _laid_out(value: Tensor, device: str) -> UOp:
-    """The value in a buffer: the one it is, else a new one (tinygrad would fold constants into who reads them)."""
-    if is_stored(value):
-        return value.uop
-    buffer = UOp.new_buffer(device, value.numel(), value.dtype)
-    return buffer.after(buffer.store(value.reshape(-1).uop))
+    def is_whole(self, region: Region) -> bool:
+        """Whether the region is all of its storage, each element once."""
+        whole = region.numel * region.dtype.itemsize == self.trace.storages[region.storage].nbytes
+        return whole and covers(region.numel, region)
+
+    def result_of(self, out: Region) -> Operand:
+        """How a step leaves a result in a buffer: as it lies in its storage, where it is all of that."""
+        kept = self.is_whole(out) and not out.dtype.is_complex
+        return Operand(out.size, out.dtype, out.stride if kept else strides_of(out.size), 0)

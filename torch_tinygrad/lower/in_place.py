@@ -19,11 +19,6 @@ class Version:
     name: UOp
     state: UOp
 
-    def held(self, value: Tensor) -> Tensor:
-        """The value computed aside, before anything is stored."""
-        buffer = UOp.new_buffer(self.name.device, value.numel(), value.dtype)
-        return Tensor(buffer.after(buffer.store(value.reshape(-1).uop))).reshape(value.shape)
-
 
 class Versions:
     def __init__(self, buffer: UOp):
@@ -61,6 +56,12 @@ class Versions:
             else:
                 safe[u] = False
         return safe.get(value, True)
+
+
+def held(value: Tensor, device: str) -> Tensor:
+    """The value computed aside, into a buffer of its own."""
+    buffer = UOp.new_buffer(device, value.numel(), value.dtype)
+    return Tensor(buffer.after(buffer.store(value.reshape(-1).uop))).reshape(value.shape)
 
 
 def stores_itself(updated: Tensor, version: Version) -> bool:

@@ -19,7 +19,7 @@ from torch_tinygrad.trace.nodes import Region, Storage
 
 from .complex import Complex, joined, parts_region, split
 from .gather import take_flat
-from .in_place import Versions, stores_itself
+from .in_place import Versions, held, stores_itself
 from .registry import TO_TINY
 from .threads import is_stored
 from .updates import update, write_shifted
@@ -162,15 +162,20 @@ class Flat:
         return self.patches[written].value if written >= 0 else self.strided(self.typed(dtype), region)
 
     def stored(self, region: Region) -> Tensor | None:
-        """The whole value, if it is a buffer as it stands and the region can be read from there without a copy."""
-        if region.dtype.is_complex or region.numel == 0 or region.moves >= 0 or self.is_ragged(TO_TINY[region.dtype]):
+        """The whole value in a buffer, if the region can be read from there without a copy. A value that is not in one
+        yet is put there, for all who read it, unless most of it is not wanted."""
+        if region.dtype.is_complex or region.numel == 0 or region.moves >= 0:
             return None
         if self.patches and self._is_worth_storing():
             self.store_patches()
         if self.patches:
             return None
         value = self.typed(TO_TINY[region.dtype])
-        return value if is_stored(value) else None
+        if not is_stored(value):
+            if value is not self.value or 2 * region.numel < value.shape[0]:
+                return None
+            value = self.value = held(value, self.device)
+        return value
 
     def _read_complex(self, region: Region) -> Complex:
         numbers, parts = self.numbers, parts_region(region)
@@ -211,6 +216,11 @@ class Flat:
             self.merge_patches()
         self.value = self.typed(dtype)
         self._patch(Patch(region, value, self._store_of(region, value) if region.moves >= 0 else None))
+
+    def write_stored(self, buffer: UOp) -> None:
+        """The whole storage, from a buffer in which it lies as it does here."""
+        self.numbers, self.written = None, True
+        self._replace(Tensor(buffer))
 
     def _store_of(self, region: Region, value: Tensor) -> Callable[[Tensor], Tensor]:
         def store(state: Tensor) -> Tensor:
@@ -300,7 +310,7 @@ class Flat:
             value = patch.value
             before = self.strided(Tensor(self.versions.state), region)
             if not self.in_place or region.moves >= 0 or not self.versions.depends_elementwise(value.uop, before.uop):
-                value = version.held(value)
+                value = held(value, self.device)
             version.state = version.state.after(self.strided(Tensor(version.state), region).uop.store(value.uop))
         self.versions.finish(version)
         self._replace(Tensor(self.versions.state))

@@ -201,6 +201,11 @@ def reduce_forms(raw: list[tuple]) -> list[Node]:
     return nodes
 
 
+# Tagged as random for the sake of their dropout, which they refuse.
+WITHOUT_DROPOUT = {"aten::_scaled_dot_product_flash_attention_for_cpu"}
+
+
 def is_random(name: str) -> bool:
     overload = _find(name)
-    return overload is not None and torch.Tag.nondeterministic_seeded in overload.tags
+    tagged = overload is not None and torch.Tag.nondeterministic_seeded in overload.tags
+    return tagged and name not in WITHOUT_DROPOUT
