@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 from torch_tinygrad.lower.graph import NodeError, build, can_lift
+from torch_tinygrad.lower.sequence import can_sequence
 from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.forms import reduce_forms
 from torch_tinygrad.trace.nodes import Trace
@@ -18,7 +19,7 @@ from .schedule import Cycle, Schedule, schedule
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
     trace = Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers)
     if simplify:
-        trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift)
+        trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift, can_sequence=can_sequence)
     return build(trace, varying, device, contractions.prefers_aten, in_place)
 
 

@@ -11,15 +11,18 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import Ops, UOp
 
+from torch_tinygrad.trace.batch import Loop, Slot
 from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decomposition
 from torch_tinygrad.trace.forms import is_random, overload_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace
+from torch_tinygrad.trace.sequence import SEQUENCE
 
 from .complex import Complex, as_complex, lowering_of, parts_region
 from .in_place import held
 from .maths import widest_float
 from .random import Random
 from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
+from .sequence import Numbers, Unfit, lower_sequence
 from .shape import strides_of
 from .storages import Flat, Shift, covers
 from .threads import is_stored, writing_in_place
@@ -131,8 +134,8 @@ class _Builder:
             self.graph.ints.append(position)
         return self.shifts[position]
 
-    def lift(self, positions: list[int], is_float: bool) -> Tensor:
-        """The flat tensor of these numbers, from the program's inputs."""
+    def entries(self, positions: list[int], is_float: bool) -> tuple[Tensor, int]:
+        """The program's input of numbers, and where in it these are."""
         inputs, source = (
             (self.graph.floats, self.graph.float_input) if is_float else (self.graph.ints, self.graph.int_input)
         )
@@ -141,7 +144,12 @@ class _Builder:
         inputs.extend(positions)
         grown = source.shape[0]
         assert start + len(positions) <= grown, "more lifted numbers than inputs"
-        return Tensor(source).shrink(((start, start + len(positions)),))
+        return Tensor(source), start
+
+    def lift(self, positions: list[int], is_float: bool) -> Tensor:
+        """The flat tensor of these numbers, from the program's inputs."""
+        source, start = self.entries(positions, is_float)
+        return source.shrink(((start, start + len(positions)),))
 
     def number_dtype(self, node: Node, is_float: bool):
         """The dtype a lifted number takes part in: a number never widens what it is mixed with."""
@@ -180,6 +188,8 @@ class _Builder:
     # ---- nodes ----
 
     def node(self, node: Node) -> None:
+        if node.op == SEQUENCE:
+            return self.sequence(*node.args)
         if self.prefers_aten(node):
             return self.aten(node, is_fallback=False)
         lowering = lowering_of(node)
@@ -196,6 +206,21 @@ class _Builder:
                     self.node(inner)
                 return None
         return self.aten(node, is_fallback=True)
+
+    def sequence(self, loop: Loop, nodes: list[Node]) -> None:
+        """A loop as one kernel, or its nodes one by one."""
+
+        def is_input(node: Node, argument: int, slot: Slot) -> bool:
+            first = node.args[argument].position
+            positions = range(first, first + slot.delta * loop.count, slot.delta) if slot.delta else [first]
+            return not self.varying.isdisjoint(positions) and can_lift(node.op, argument)
+
+        numbers = Numbers(is_input, self.number_dtype, self.entries)
+        try:
+            lower_sequence(loop, self.graph.flats, numbers, self.graph.device, schema_of)
+        except Unfit:
+            for node in nodes:
+                self.node(node)
 
     def write(self, node: Node, results: list) -> None:
         if len(results) != len(node.outs):

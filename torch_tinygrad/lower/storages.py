@@ -19,7 +19,7 @@ from torch_tinygrad.trace.nodes import Region, Storage
 
 from .complex import Complex, joined, parts_region, split
 from .gather import take_flat
-from .in_place import Versions, held, stores_itself
+from .in_place import Version, Versions, held, stores_itself
 from .registry import TO_TINY
 from .threads import is_stored
 from .updates import update, write_shifted
@@ -251,6 +251,27 @@ class Flat:
             self._patch(Patch(region, value, lambda state: in_place(state.reshape(region.size)).flatten()))
         else:
             self.write(region, value)
+
+    def whole(self, dtype: DType) -> Tensor:
+        """All of it as elements of `dtype`, with what was written in place."""
+        self.merge_patches()
+        return self.typed(dtype)
+
+    def replace(self, value: Tensor) -> None:
+        """A write of all of it, as a flat tensor."""
+        self.written, self.numbers = True, None
+        self._replace(value)
+
+    def begin(self, dtype: DType) -> Version | None:
+        """A version of the buffer to write into, if the buffer is all there is; `finish` says that it was written."""
+        self.load(dtype)
+        if self.in_place and self.in_place_patches():
+            self.store_patches()
+        return self.versions.begin() if self.in_place and not self.patches and self.is_patched_buffer(dtype) else None
+
+    def finish(self, version: Version) -> None:
+        self.versions.finish(version)
+        self.replace(Tensor(self.versions.state))
 
     # ---- patches ----
 

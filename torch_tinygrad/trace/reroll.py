@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import copysign
 
 import numpy as np
@@ -24,8 +25,10 @@ from torch_tinygrad.trace.batch import (
     only_last_matters,
 )
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
+from torch_tinygrad.trace.sequence import sequence
 
 CanLift = Callable[[str, int], bool]
+CanSequence = Callable[[Node], bool]
 
 MAX_PERIOD = 32
 MIN_ITERATIONS = 3
@@ -34,18 +37,26 @@ _MAX_FAILURES = 400
 _REMEMBERED_FAILURES = 64
 
 
-def reroll(trace: Trace, is_pointwise=pointwise.is_pointwise, can_lift: CanLift = lambda op, argument: True) -> Trace:
+def reroll(
+    trace: Trace,
+    is_pointwise=pointwise.is_pointwise,
+    can_lift: CanLift = lambda op, argument: True,
+    can_sequence: CanSequence = lambda node: False,
+) -> Trace:
     """The trace with its loops batched, again and again for nested ones, until none is left. Storages keep their
     numbers; those of other iterations' temporaries are no longer used.
 
     Every region of a batched node has the iterations as its leading dimension (stride 0 where it does not move,
     negative where the loop runs backwards). Numbers that vary become `Lifted` with size (n, 1, ...); a consumer must
     treat those as numbers in type promotion. Fills and copies appear as `pointwise.canonical` says.
-    `can_lift(op, argument)` says whether a number among the arguments of a canonical operator may become a `Lifted`."""
+    `can_lift(op, argument)` says whether a number among the arguments of a canonical operator may become a `Lifted`,
+    `can_sequence(node)` whether the loops that are left may have this node in one kernel for all iterations."""
     original = trace
-    while (smaller := _pass(trace, is_pointwise, can_lift)) is not None:
+    while (smaller := _pass(trace, is_pointwise, partial(_attempt, can_lift=can_lift))) is not None:
         trace = smaller
-    return trace if trace is original else _settled(trace, original)
+    trace = trace if trace is original else _settled(trace, original)
+    in_turn = partial(_attempt_in_turn, can_lift=can_lift, can_sequence=can_sequence)
+    return _pass(trace, is_pointwise, in_turn) or trace
 
 
 def _settled(trace: Trace, original: Trace) -> Trace:
@@ -103,7 +114,7 @@ class _Columns:
         return self.private_by_period[period]
 
 
-def _pass(trace: Trace, is_pointwise, can_lift: CanLift) -> Trace | None:
+def _pass(trace: Trace, is_pointwise, attempt) -> Trace | None:
     if len(trace.nodes) < MIN_ITERATIONS:
         return None
     columns = _columns(trace, is_pointwise)
@@ -121,7 +132,7 @@ def _pass(trace: Trace, is_pointwise, can_lift: CanLift) -> Trace | None:
                 continue
             low, tries = first, 2
             while end - low >= MIN_ITERATIONS * period and tries:
-                found = _attempt(columns, trace, period, low, end, can_lift)
+                found = attempt(columns, trace, period, low, end)
                 if found is None:
                     tries -= 1
                     low += period
@@ -284,13 +295,8 @@ def _sums(entries: np.ndarray, starts: np.ndarray) -> np.ndarray:
 def _attempt(columns: _Columns, trace: Trace, period: int, low: int, high: int, can_lift: CanLift):
     """(start, end, nodes, enlarged storages) of the longest loop that can be batched from about `low` on, of nodes
     low .. high that are known to repeat."""
-    for start in range(low, min(low + period, high - MIN_ITERATIONS * period + 1)):
-        if not _closed(columns, start, period):
-            continue
-        loop = _loop(columns, start, period, (high - start) // period, can_lift)
-        if loop is not None:
-            break
-    else:
+    start, loop = _first_loop(columns, period, low, high, can_lift)
+    if loop is None:
         return None
     loop.count = longest_valid(loop, MIN_ITERATIONS, MIN_ITERATIONS_OF_A_PIECE)
     if not loop.count:
@@ -300,6 +306,38 @@ def _attempt(columns: _Columns, trace: Trace, period: int, low: int, high: int, 
         return start, end, trace.nodes[end - period : end], {}
     result = batched(loop, trace.storages)
     return result and (start, end, *result)
+
+
+def _attempt_in_turn(
+    columns: _Columns, trace: Trace, period: int, low: int, high: int, can_lift: CanLift, can_sequence: CanSequence
+):
+    """Like `_attempt`, of a loop whose iterations run in turn."""
+    start, loop = _first_loop(columns, period, low, high, can_lift)
+    if loop is None:
+        return None
+    end = start + loop.count * period
+    _settle(loop, trace.nodes[start:end])
+    node = sequence(loop, trace.nodes[start:end], can_sequence)
+    return node and (start, end, [node], {})
+
+
+def _settle(loop: Loop, nodes: list[Node]) -> None:
+    """Numbers that are the same in all iterations stay constants."""
+    for place, (node, slots) in enumerate(zip(loop.nodes, loop.slots, strict=True)):
+        for index, slot in zip(moving_arguments(node), slots, strict=False):
+            if slot.lifts:
+                others = (pointwise.canonical(other).args[index] for other in nodes[place :: len(loop.nodes)])
+                slot.lifts = not all(_same_number(node.args[index], number) for number in others)
+
+
+def _first_loop(columns: _Columns, period: int, low: int, high: int, can_lift: CanLift) -> tuple[int, Loop | None]:
+    """Where a loop begins that is closed in itself, and the loop."""
+    for start in range(low, min(low + period, high - MIN_ITERATIONS * period + 1)):
+        if _closed(columns, start, period):
+            loop = _loop(columns, start, period, (high - start) // period, can_lift)
+            if loop is not None:
+                return start, loop
+    return low, None
 
 
 def _closed(columns: _Columns, start: int, period: int) -> bool:

@@ -1,0 +1,236 @@
+"""One kernel for a loop whose iterations need each other's results: they run in turn, element by element.
+
+The operators' own lowerings say what an element is: they are applied to placeholders of one element, and in the
+expression that results each placeholder is replaced by what the kernel loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from tinygrad import Tensor
+from tinygrad.dtype import DType
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+
+from torch_tinygrad.trace.batch import Loop, Slot, moves
+from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region
+from torch_tinygrad.trace.pointwise import COPY, FILL
+from torch_tinygrad.trace.sequence import nests
+
+from .loops import Loops, run
+from .registry import LOWERINGS, TO_TINY, Lowering, Meta
+from .shape import strides_of
+from .storages import Flat
+from .threads import fresh, writing_in_place
+
+# What leaves a single element as it is.
+_LEFT_OUT = {Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.FLIP}
+
+
+class Unfit(Exception):
+    """A loop cannot be written as one kernel."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A placeholder and what stands there: elements of a region or numbers of the flush's table."""
+
+    placeholder: UOp
+    part: Region | Lifted
+    slot: Slot
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A node: one element of every result as an expression of placeholders."""
+
+    operands: list[Operand]
+    results: list[tuple[Region, Slot, UOp]]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How numbers get into a kernel: whether that of an argument is one of the program's inputs, as which dtype it
+    takes part, and where positions of the flush's table are in an input once they are added to it."""
+
+    is_input: Callable[[Node, int, Slot], bool]
+    dtype: Callable[[Node, bool], DType]
+    table: Callable[[list[int], bool], tuple[Tensor, int]]
+
+
+def can_sequence(node: Node) -> bool:
+    return node.op in LOWERINGS
+
+
+def _placeholder(device: str, dtype: DType, rank: int) -> Tensor:
+    return Tensor(UOp.new_buffer(device, 1, dtype)).reshape((1,) * rank)
+
+
+def _statement(node: Node, slots: list[Slot], numbers: Numbers, device: str, schema) -> Statement:
+    lowering: Lowering = LOWERINGS[node.op]
+    operands: list[Operand] = []
+    moving = iter(slots)
+
+    def stand_in(part: Region | Lifted, slot: Slot, dtype: DType) -> Tensor:
+        value = _placeholder(device, dtype, len(part.size))
+        operands.append(Operand(value.uop.base, part, slot, dtype))
+        return value
+
+    def value(index: int, argument):
+        unread = index == 0 and node.op in (FILL, COPY)
+        if isinstance(argument, Region):
+            dtype = TO_TINY[argument.dtype]
+            rank = len(argument.size)
+            return _placeholder(device, dtype, rank) if unread else stand_in(argument, next(moving), dtype)
+        if isinstance(argument, Number):
+            slot = next(moving) if moves(node.op, argument) else Slot(0)
+            if slot.lifts or numbers.is_input(node, index, slot):
+                is_float = isinstance(argument.value, float)
+                return stand_in(Lifted(argument.position, is_float), slot, numbers.dtype(node, is_float))
+            return argument.value
+        if isinstance(argument, Lifted):
+            return stand_in(argument, next(moving), numbers.dtype(node, argument.is_float))
+        return argument
+
+    positional, keyword = [], {}
+    for index, ((name, is_keyword, _), argument) in enumerate(zip(schema, node.args, strict=False)):
+        if is_keyword:
+            keyword[name] = value(index, argument)
+        else:
+            positional.append(value(index, argument))
+    metas = tuple(None if out is None else Meta((1,) * len(out.size), out.dtype) for out in node.outs)
+    made = lowering(positional, keyword, meta=metas)
+    results = []
+    for out, result in zip(node.outs, made if isinstance(made, (tuple, list)) else [made], strict=True):
+        if out is not None:
+            results.append((out, next(moving), result.cast(TO_TINY[out.dtype]).uop))
+    return Statement(operands, results)
+
+
+def _with_loads(expression: UOp, loads: dict[UOp, UOp]) -> UOp:
+    """The expression of one element, placeholders replaced."""
+    scalar: dict[UOp, UOp | None] = dict(loads)
+    for u in expression.toposort():
+        if u in scalar:
+            continue
+        if u.op is Ops.CONST:
+            scalar[u] = u
+        elif u.op in _LEFT_OUT:
+            scalar[u] = scalar[u.src[0]]
+        elif u.op in GroupOp.ALU | {Ops.CAST, Ops.BITCAST} and all(scalar[s] is not None for s in u.src):
+            scalar[u] = u.replace(dtype=None, src=tuple(scalar[s] for s in u.src))
+        else:
+            scalar[u] = None  # a shape, or nothing an element can be made of
+    if (value := scalar[expression]) is None:
+        raise Unfit
+    return value
+
+
+class _Kernel:
+    """The kernel's buffers, and its statements as it is written."""
+
+    def __init__(self, loop: Loop, statements: list[Statement], flats: list[Flat], numbers: Numbers):
+        self.loop, self.statements = loop, statements
+        dtypes: dict[int, DType] = {}
+        self.written: list[int] = []
+        for statement in statements:
+            for operand in statement.operands:
+                if isinstance(operand.part, Region) and not operand.slot.private:
+                    dtypes.setdefault(operand.part.storage, operand.dtype)
+            for out, slot, _ in statement.results:
+                if not slot.private and out.storage not in self.written:
+                    self.written.append(out.storage)
+                    dtypes.setdefault(out.storage, TO_TINY[out.dtype])
+        read = [storage for storage in dtypes if storage not in self.written]
+        self.versions = [flats[storage].begin(dtypes[storage]) for storage in self.written]
+        self.outs = [
+            fresh(flats[storage].whole(dtypes[storage])) if version is None else Tensor(version.state)
+            for storage, version in zip(self.written, self.versions, strict=True)
+        ]
+        self.inputs = [flats[storage].whole(dtypes[storage]) for storage in read]
+        self.buffer_of: dict[int | str, int] = {storage: i for i, storage in enumerate([*self.written, *read])}
+        self.starts: dict[UOp, int] = {}
+        for statement in statements:
+            for operand in statement.operands:
+                if isinstance(operand.part, Lifted):
+                    self.add_numbers(operand, numbers)
+
+    def add_numbers(self, operand: Operand, numbers: Numbers) -> None:
+        part, positions = operand.part, [operand.part.position]
+        for size, step in zip(part.size, part.step, strict=True):
+            positions = [p + i * step for p in positions for i in range(size)]
+        iterations = range(self.loop.count if operand.slot.delta else 1)
+        moved = [p + i * operand.slot.delta for i in iterations for p in positions]
+        table, self.starts[operand.placeholder] = numbers.table(moved, part.is_float)
+        if (key := f"numbers {part.is_float}") not in self.buffer_of:
+            self.buffer_of[key] = len(self.outs) + len(self.inputs)
+            self.inputs.append(table)
+
+    def place(self, part: Region, slot: Slot, iteration: UOp, at: list[UOp]) -> UOp:
+        steps = zip(reversed(at), reversed(part.size), reversed(part.stride), strict=False)
+        return sum((c * step for c, size, step in steps if size > 1), iteration * slot.delta + part.offset)
+
+    def number_place(self, operand: Operand, iteration: UOp, at: list[UOp]) -> UOp:
+        part = operand.part
+        inner = Region(0, None, part.size, strides_of(part.size), self.starts[operand.placeholder])
+        advance = Slot(prod(part.size) if operand.slot.delta else 0)
+        return self.place(inner, advance, iteration, at)
+
+    def write(self, loops: Loops, *buffers: UOp) -> None:
+        with loops.loop(self.loop.count) as iteration:
+            for nest in nests(self.loop):
+                size = self.statements[nest[0]].results[0][0].size
+                with loops.share(prod(size)) as element:
+                    at = [element // step % z for z, step in zip(size, strides_of(size), strict=True)]
+                    known: dict[Region, UOp] = {}
+                    for place in nest:
+                        self.state(loops, self.statements[place], iteration, at, buffers, known)
+                loops.sync()
+
+    def state(self, loops: Loops, statement: Statement, iteration: UOp, at: list[UOp], buffers, known) -> None:
+        """One statement. Results are variables first, so that what comes after changes nothing they were made of."""
+
+        def load(operand: Operand) -> UOp:
+            part = operand.part
+            if isinstance(part, Lifted):
+                table = buffers[self.buffer_of[f"numbers {part.is_float}"]]
+                return loops.load(table, self.number_place(operand, iteration, at)).cast(operand.dtype)
+            if part in known and operand.slot.private:
+                return loops.value(known[part])
+            return loops.load(buffers[self.buffer_of[part.storage]], self.place(part, operand.slot, iteration, at))
+
+        loads = {operand.placeholder: load(operand) for operand in statement.operands}
+        made = [loops.variable(_with_loads(result, loads), result.dtype) for _, _, result in statement.results]
+        for (out, slot, _), variable in zip(statement.results, made, strict=True):
+            if slot.private:
+                known[out] = variable
+            else:
+                target = buffers[self.buffer_of[out.storage]]
+                loops.store((target, self.place(out, slot, iteration, at), loops.value(variable)))
+
+
+def lower_sequence(loop: Loop, flats: list[Flat], numbers: Numbers, device: str, schema_of: Callable) -> None:
+    """Runs the loop on the storages' values. Raises Unfit, with nothing changed, where it cannot be one kernel."""
+    statements = [
+        _statement(node, slots, numbers, device, schema_of(node.op))
+        for node, slots in zip(loop.nodes, loop.slots, strict=True)
+    ]
+    for statement in statements:
+        for _, _, result in statement.results:
+            _with_loads(result, {operand.placeholder: operand.placeholder for operand in statement.operands})
+    used = [(o.part, o.dtype) for s in statements for o in s.operands if isinstance(o.part, Region)]
+    written = [(out, result.dtype) for s in statements for out, _, result in s.results]
+    if any(flats[region.storage].is_ragged(dtype) for region, dtype in used + written):
+        raise Unfit
+    kernel = _Kernel(loop, statements, flats, numbers)
+    width = max(region.numel for region, _ in written)
+    with writing_in_place():
+        results = run("sequence", kernel.write, 1, width, kernel.outs, *kernel.inputs)
+    for storage, version, value in zip(kernel.written, kernel.versions, results, strict=True):
+        if version is None:
+            flats[storage].replace(value)
+        else:
+            version.state = value.uop
+            flats[storage].finish(version)

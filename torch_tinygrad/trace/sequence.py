@@ -1,0 +1,93 @@
+"""Loops whose iterations need each other's results (`a[i] = a[i - 1] * 0.5 + b[i]`): they cannot be batched, but one
+kernel may run the iterations in turn. Such a loop becomes one node that holds its first iteration and how it advances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+import torch
+
+from torch_tinygrad.trace.batch import Loop, Slot, moving_parts
+from torch_tinygrad.trace.geometry import families_meet, meets_itself
+from torch_tinygrad.trace.nodes import Node, Region
+
+SEQUENCE = "tiny::sequence"
+
+# Fewer iterations are as fast unrolled; wider ones are worth kernels of their own.
+MIN_ITERATIONS = 32
+MAX_WIDTH = 1 << 16
+
+Access = tuple[Region, Slot, bool]  # a region, how it moves, and whether it is written
+
+
+def sequence(loop: Loop, nodes: list[Node], can_sequence: Callable[[Node], bool]) -> Node | None:
+    """The loop as one node, with the nodes it stands for; None where its iterations must stay apart."""
+    if loop.count < MIN_ITERATIONS or not all(can_sequence(node) for node in loop.nodes):
+        return None
+    accesses = [access for place in range(len(loop.nodes)) for access in accesses_of(loop, place)]
+    walks = any(writes and slot.delta and not slot.private for _, slot, writes in accesses)
+    if not walks or not all(_is_plain(access) for access in accesses) or not _is_typed(accesses):
+        return None
+    if not all(_is_independent(loop, nest) for nest in nests(loop)):
+        return None
+    return Node(SEQUENCE, (loop, nodes), ())
+
+
+def accesses_of(loop: Loop, place: int) -> list[Access]:
+    """What a node reads, then what it writes."""
+    node, parts = loop.nodes[place], moving_parts(loop.nodes[place])
+    first = len(parts) - sum(out is not None for out in node.outs)
+    moving = zip(parts, loop.slots[place], strict=True)
+    return [(part, slot, i >= first) for i, (part, slot) in enumerate(moving) if isinstance(part, Region)]
+
+
+def nests(loop: Loop) -> list[list[int]]:
+    """The nodes of an iteration in groups whose results have one size. A group's elements are computed one by one: all
+    nodes for the first element, then all for the second."""
+    groups: list[list[int]] = []
+    size: tuple[int, ...] | None = None
+    for place in range(len(loop.nodes)):
+        own = accesses_of(loop, place)[-1][0].size
+        if not groups or own != size:
+            groups.append([])
+        groups[-1].append(place)
+        size = own
+    return groups
+
+
+def _is_plain(access: Access) -> bool:
+    region, _, writes = access
+    if region.moves >= 0 or region.dtype.is_complex or not 0 < region.numel <= MAX_WIDTH:
+        return False
+    return not (writes and meets_itself(region.size, region.stride))
+
+
+def _is_typed(accesses: list[Access]) -> bool:
+    """Whether every storage is used as one dtype."""
+    dtypes: dict[int, torch.dtype] = {}
+    return all(dtypes.setdefault(region.storage, region.dtype) == region.dtype for region, _, _ in accesses)
+
+
+def _is_independent(loop: Loop, nest: list[int]) -> bool:
+    """Whether the order of elements does not matter within an iteration, and temporaries are read as they were written
+    in the same nest."""
+    written: set[Region] = set()
+    shared: list[Access] = []
+    size = accesses_of(loop, nest[0])[-1][0].size
+    for place in nest:
+        accesses = accesses_of(loop, place)
+        if any(slot.private and not writes and region not in written for region, slot, writes in accesses):
+            return False
+        if any(writes and region.size != size for region, _, writes in accesses):
+            return False
+        written |= {region for region, _, writes in accesses if writes}
+        shared += [access for access in accesses if not access[1].private]
+    if all(z == 1 for z in size):
+        return True
+    for (a, slot_a, writes_a), (b, slot_b, writes_b) in combinations(shared, 2):
+        if a.storage == b.storage and (writes_a or writes_b) and (a, slot_a.delta) != (b, slot_b.delta):
+            if families_meet(a, b, [(slot_b.delta - slot_a.delta, 0, loop.count - 1)]):
+                return False
+    return True
