@@ -142,12 +142,40 @@ def add_matrix_product_activation(
     return 0.5 * result * (1 + inner.tanh())
 
 
+# Sums of half-precision products that PyTorch adds up one by one are, up to this many.
+ROUNDED_SUMS = 64
+
+
 @lowers(aten._trilinear.default)
 def trilinear(a, b, c, expand1, expand2, expand3, sumdim, unroll_dim=1, *, meta):
-    """The product of three tensors, each with dimensions of size 1 put in, summed."""
-    total = None
-    for tensor, added in ((a, expand1), (b, expand2), (c, expand3)):
+    """The product of three tensors, each with dimensions of size 1 put in, summed: first over those that the third does
+    not have, and rounded in between, as the CPU does it."""
+    dtype, kept = meta[0].tiny, accumulator(meta[0].tiny)
+
+    def widened(tensor: Tensor, added: list[int]) -> Tensor:
         for dim in added:
             tensor = tensor.unsqueeze(dim)
-        total = tensor if total is None else total * tensor
-    return total.sum(tuple(sumdim), dtype=accumulator(meta[0].tiny)) if sumdim else total
+        return tensor.cast(kept)
+
+    def contracted(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        early, late = (tuple(d for d in sumdim if (d in expand3) is first) for first in (True, False))
+        pair = a * b
+        if early:
+            pair = pair.sum(early, keepdim=True, dtype=kept).cast(dtype).contiguous().cast(kept)
+        product = pair * c
+        return product.sum(late, keepdim=True, dtype=kept) if late else product
+
+    tensors = [widened(t, added) for t, added in ((a, expand1), (b, expand2), (c, expand3))]
+    count = max(t.shape[unroll_dim] for t in tensors)
+    if dtype not in HALVES or unroll_dim not in sumdim or count > ROUNDED_SUMS:
+        return contracted(*tensors).reshape(meta[0].shape)
+
+    def part(tensor: Tensor, at: int) -> Tensor:
+        window = (at, at + 1) if tensor.shape[unroll_dim] > 1 else None
+        return tensor.shrink(tuple(window if d == unroll_dim else None for d in range(tensor.ndim)))
+
+    total = None
+    for at in range(count):
+        added = contracted(*(part(t, at) for t in tensors)).cast(dtype)
+        total = added if total is None else (total.cast(kept) + added.cast(kept)).cast(dtype)
+    return total.reshape(meta[0].shape)

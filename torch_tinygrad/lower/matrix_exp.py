@@ -12,6 +12,7 @@ from tinygrad.uop.ops import UOp
 
 from .factor import batch_of
 from .loops import Loops, run
+from .maths import widen
 from .registry import lowers
 from .shape import zeros
 
@@ -37,7 +38,7 @@ MOST_SQUARINGS = 24
 def matrix_exp(a: Tensor) -> Tensor:
     if not a.numel():
         return a
-    size = a.shape[-1]
+    size, a = a.shape[-1], a.cast(widen(a.dtype))
     norm = (a < 0).where(-a, a).sum(-2).max(-1, keepdim=True).unsqueeze(-1)
     needed = [norm > LARGEST_NORM[a.dtype.itemsize] * 2.0**i for i in range(MOST_SQUARINGS)]
     squarings = sum((n.cast(dtypes.int32) for n in needed[1:]), needed[0].cast(dtypes.int32)).contiguous()
