@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.differential import both
+from tests.differential import both, data
 from tests.programs import replay
 
 
@@ -148,3 +148,18 @@ def test_parts_written_before_an_update_of_the_whole_arrive():
         t1.add_(t1.clone())
         """
     )
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (2, 3), (4, 1, 2, 3)])
+def test_sums_of_repeated_elements_count_every_repetition(shape):
+    def program(device):
+        x = data(*shape, device=device)
+        twice = torch.cat([x, x], -1)
+        return [
+            twice.sum(),
+            torch.count_nonzero(twice),
+            x.repeat_interleave(3, 0).sum(),
+            x.repeat(2, *shape).sum((0, -1)),
+        ]
+
+    both(program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sqlite3
 
@@ -12,8 +13,8 @@ from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
 from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
 from tinygrad.uop import weak
-from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, python_alu
-from tinygrad.uop.symbolic import symbolic_simple
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu
+from tinygrad.uop.symbolic import symbolic, symbolic_simple
 
 
 def _move_where_load(gate, l, a, w):
@@ -74,6 +75,30 @@ def _constant(self: DType, value):
     return result
 
 
+def _merged_ranges(u: UOp) -> UOp | None:
+    """A loop in the place of two where that takes no more divisions. tinygrad goes on to merge loops that it has merged
+    already: where one of them only repeats a sum (that of `cat([x, x], -1)`), the repetition is lost."""
+    if not all(r.op is Ops.RANGE for r in u.ended_ranges):
+        return None
+    sums = [x.ranges for x in u.backward_slice_with_self if x.op is Ops.REDUCE]
+    pairs = itertools.pairwise if u.op is Ops.END else lambda ranges: itertools.permutations(ranges, 2)
+    for outer, inner in pairs(u.ended_ranges):
+        apart = any((outer in ranges) != (inner in ranges) for ranges in sums)
+        if apart or outer.arg[-1] != inner.arg[-1] or not {outer, inner} <= set(u.ended_ranges):
+            continue
+        both = outer.replace(src=(outer.src[0] * inner.src[0],))
+        places = {outer: both // inner.src[0], inner: both % inner.src[0]}
+        merged = graph_rewrite(u, _substitute + symbolic + simplify.pm_flatten_range, ctx=places, name="merge ranges")
+        if simplify.count_divmod(merged) <= simplify.count_divmod(u):
+            u = merged
+    return u
+
+
+def _range_rules() -> PatternMatcher:
+    loops = UPat((Ops.END, Ops.REDUCE), name="u")
+    return PatternMatcher([(loops, _merged_ranges), *_plain_range_rules.patterns[1:]])
+
+
 def _differ(a, b) -> bool:
     """Whether two constants differ, as numbers do: tinygrad's nan equals itself, so that `x != x` folds to False."""
     return float.__ne__(a, b) if isinstance(a, float) and isinstance(b, float) else a != b
@@ -92,6 +117,7 @@ UOp._min_max.__set_name__(UOp, "_min_max")
 python_alu[Ops.CMPNE] = _differ
 python_alu[Ops.CMPEQ] = lambda a, b: not _differ(a, b)
 
+_plain_range_rules = simplify.pm_simplify_ranges
 _plain_load_collapse = simplify.pm_reduce_load_collapse
 _plain_constant = DType.const
 DType.const = _constant
@@ -148,3 +174,5 @@ def apply() -> None:
         codegen.symbolic_simple = _simplifications()
     if simplify.pm_reduce_load_collapse is _plain_load_collapse:
         simplify.pm_reduce_load_collapse = _load_collapse()
+    if simplify.pm_simplify_ranges is _plain_range_rules:
+        simplify.pm_simplify_ranges = codegen.pm_simplify_ranges = _range_rules()
