@@ -15,7 +15,7 @@ from tinygrad.engine.worker import _init_worker, _WorkerContext
 from tinygrad.helpers import BEAM, PARALLEL, Context, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp
 
-from . import fixes
+from . import fixes, loops
 
 # Starting processes costs as much as this many kernels.
 WORTH_A_POOL = 8
@@ -25,7 +25,12 @@ _pool: Pool | None = None
 
 def _start_worker() -> None:
     _init_worker()
+    _prepare()
+
+
+def _prepare() -> None:
     fixes.apply()
+    loops.apply()
 
 
 def _compile(task):
@@ -68,7 +73,7 @@ class _Progress:
 
 def compiled(calls: list[UOp]) -> list[UOp]:
     """The calls with machine code in the place of their kernels' expressions."""
-    fixes.apply()
+    _prepare()
     beam = getenv("JITBEAM", BEAM.value)
     if beam:
         return list(compile_linear(UOp(Ops.LINEAR, src=tuple(calls)), beam=beam).src)

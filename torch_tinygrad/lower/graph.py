@@ -15,9 +15,11 @@ from torch_tinygrad.trace.batch import Loop, Slot
 from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decomposition
 from torch_tinygrad.trace.forms import is_random, overload_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace
+from torch_tinygrad.trace.reuse import shared_results
 from torch_tinygrad.trace.sequence import SEQUENCE
 
 from .complex import Complex, as_complex, lowering_of, parts_region
+from .costs import Costs
 from .in_place import held
 from .maths import widest_float
 from .random import Random
@@ -25,7 +27,7 @@ from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .sequence import Numbers, Unfit, lower_sequence
 from .shape import strides_of
 from .storages import Flat, Shift, covers
-from .threads import is_stored, writing_in_place
+from .threads import has_groups, is_stored, writing_in_place
 
 # Operators that change a few elements of their first argument.
 UPDATES = {
@@ -108,6 +110,8 @@ class _Builder:
         self.trace, self.graph, self.varying, self.prefers_aten = trace, graph, varying, prefers_aten
         self.in_place = in_place
         self.shifts: dict[int, Shift] = {}
+        self.shared: set[Region | None] = set()  # results of the present node that several kernels read
+        self.costs = Costs()
         self.add_flats()
         # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
         size = max(1, 2 * len(trace.numbers) + 2)
@@ -115,7 +119,9 @@ class _Builder:
         graph.int_input = UOp.new_buffer(graph.device, size, dtypes.int64)
 
     def run(self) -> None:
-        for node in self.trace.nodes:
+        shared = shared_results(self.trace, self.prefers_aten, passes=1 if has_groups(self.graph.device) else 2)
+        for t, node in enumerate(self.trace.nodes):
+            self.shared = {out for k, out in enumerate(node.outs) if (t, k) in shared}
             try:
                 self.node(node)
             except Exception as error:
@@ -236,6 +242,8 @@ class _Builder:
             if tuple(result.shape) != out.size:
                 result = result.expand(out.size)
             self.note_origin(node.op, result)
+            if out in self.shared and isinstance(result, Tensor) and self.costs.is_worth_storing(result):
+                result = held(result, self.graph.device)
             self.graph.flats[out.storage].write(out, result)
 
     def note_origin(self, op: str, result: Tensor | Complex) -> None:

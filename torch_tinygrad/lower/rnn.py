@@ -9,6 +9,7 @@ from tinygrad import Tensor
 
 from .matmul import accumulator
 from .registry import lowers
+from .threads import SMALL, stored
 
 aten = torch.ops.aten
 
@@ -25,9 +26,12 @@ def gates(input_gates: Tensor, hidden_gates: Tensor, input_bias, hidden_bias) ->
 def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None) -> tuple[Tensor, ...]:
     first, second = gates(input_gates, hidden_gates, input_bias, hidden_bias)
     enter, forget, cell, out = (first + second).chunk(4, dim=1)
-    enter, forget, cell, out = enter.sigmoid(), forget.sigmoid(), cell.tanh(), out.sigmoid()
+    workspace = enter.sigmoid().cat(forget.sigmoid(), cell.tanh(), out.sigmoid(), dim=1)
+    if workspace.numel() >= SMALL:
+        workspace = stored(workspace)
+    enter, forget, cell, out = workspace.chunk(4, dim=1)
     cy = forget * cx.cast(first.dtype) + enter * cell
-    return out * cy.tanh(), cy, enter.cat(forget, cell, out, dim=1)
+    return out * cy.tanh(), cy, workspace
 
 
 @lowers(aten._thnn_fused_lstm_cell_backward_impl.default)

@@ -8,6 +8,7 @@ from tinygrad import Tensor
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import widen
 from torch_tinygrad.lower.registry import TO_TINY, lowers
+from torch_tinygrad.lower.threads import before_sum
 
 aten = torch.ops.aten
 
@@ -15,7 +16,7 @@ aten = torch.ops.aten
 def exponentials(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """x less its maximum, the exponentials of that, and their sum."""
     shifted = x - x.max(dim, keepdim=True)
-    powers = m.fast_exp(shifted)
+    powers = before_sum(m.fast_exp(shifted))
     return shifted, powers, powers.sum(dim, keepdim=True)
 
 

@@ -12,6 +12,7 @@ from torch_tinygrad.lower.maths import operand, operands, widen
 from torch_tinygrad.lower.pointwise import float_power
 from torch_tinygrad.lower.reduce import axes_of, count_of, largest, smallest, total
 from torch_tinygrad.lower.registry import lowers
+from torch_tinygrad.lower.threads import before_sum
 
 aten = torch.ops.aten
 
@@ -104,7 +105,7 @@ def logsumexp(x, dim, keepdim=False, *, meta):
         return x.sum(axes, keepdim=keepdim) - m.INF
     top = x.max(axes, keepdim=True)
     top = m.absolute(top).eq(m.INF).where(0.0, top)
-    summed = m.fast_exp(x - top).sum(axes, keepdim=keepdim)
+    summed = before_sum(m.fast_exp(x - top)).sum(axes, keepdim=keepdim)
     return summed.log() + top.reshape(summed.shape)
 
 

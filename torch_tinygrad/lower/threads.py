@@ -11,12 +11,17 @@ from tinygrad.uop.ops import AxisType, Ops, UOp
 # Where the device has many threads, they come in groups of this many, and at most so many share one row.
 LANES = 32
 PIECES = 512
+# Elements below which a kernel of its own costs more than what it saves.
+SMALL = 2048
+
+
+def has_groups(device: str) -> bool:
+    """Whether the device runs threads in groups, and needs many of them to be fast."""
+    return Device[device].renderer.has_local
 
 
 def in_parallel(x: Tensor) -> bool:
-    """Whether the device runs threads in groups, and needs many of them to be fast."""
-    device = x.device[0] if isinstance(x.device, tuple) else x.device or Device.DEFAULT
-    return Device[device].renderer.has_local
+    return has_groups(x.device[0] if isinstance(x.device, tuple) else x.device or Device.DEFAULT)
 
 
 def lanes_of(count: int) -> int:
@@ -63,6 +68,12 @@ def fresh(x: Tensor) -> Tensor:
 def stored(x: Tensor) -> Tensor:
     """`x` in a buffer that a kernel may read. Constants have none, and expressions may turn out to be constants."""
     return x if is_stored(x) else fresh(x)
+
+
+def before_sum(x: Tensor) -> Tensor:
+    """What is dear to compute, on its way into a sum: where kernels are loops, those of sums are not vectorised, and it
+    is computed in a loop of its own."""
+    return x if in_parallel(x) or x.numel() < SMALL else stored(x)
 
 
 def is_stored(x: Tensor) -> bool:
