@@ -139,3 +139,9 @@ def test_histograms_and_grids() -> None:
     agree(lambda p: torch.histogramdd(p, [3, 4]).hist, normal(50, 2))
     volume, grid = normal(1, 2, 3, 4, 5), normal(1, 2, 3, 2, 3).clamp(-1.2, 1.2)
     agree(lambda v, g: torch.nn.functional.grid_sample(v, g, align_corners=False), volume, grid)
+
+
+def test_alignments_and_pairs() -> None:
+    scores, targets = normal(6, 2, 4).log_softmax(-1), torch.tensor([[1, 2, 2], [3, 1, 0]])
+    agree(lambda s, t: torch.nn.functional.ctc_loss(s, t, (6, 5), (3, 2), reduction="none"), scores, targets)
+    agree(torch.nn.functional.pdist, normal(6, 3))

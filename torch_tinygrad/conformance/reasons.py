@@ -13,7 +13,6 @@ REASONS = (
     (r"lstsq", "the rank decides the solution: LAPACK's pivoted QR"),
     (r"linalg|cholesky|qr|lu_|triangular|det", "complex numbers: LAPACK"),
     (r"unique_dim", "the number of distinct slices depends on values"),
-    (r"ctc", "alignments of labels without a lowering yet"),
     (r"sparse|to_dense|coalesce", "sparse layouts are the CPU's"),
 )
 

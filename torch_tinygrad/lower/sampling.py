@@ -109,6 +109,10 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     count = x.shape[0]
     if count < 2:
         return x.new_empty(0)
-    first, second = torch.triu_indices(count, count, 1, device=x.device)
+    pairs = torch.arange(count * (count - 1) // 2, device=x.device)
+    rows = torch.arange(count, device=x.device)
+    starts = rows * (2 * count - 1 - rows) // 2
+    first = torch.searchsorted(starts, pairs, right=True) - 1
+    second = pairs - starts.index_select(0, first) + first + 1
     distances = aten._cdist_forward(x, x, p, None)
     return distances.reshape(count * count).index_select(0, first * count + second)
