@@ -38,10 +38,9 @@ lint: build
 	$(VENV)/bin/ruff format --check .
 
 test: lint
-	$(PY) -m pytest tests --ignore=tests/test_fuzz.py $(ARGS)
+	$(PY) -m pytest tests $(ARGS)
 
 fuzz: build
-	$(PY) -m pytest tests/test_fuzz.py
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 conformance: build

@@ -163,3 +163,13 @@ def test_sums_of_repeated_elements_count_every_repetition(shape):
         ]
 
     both(program)
+
+
+def test_what_no_values_make_possible_is_refused_when_recorded():
+    runs_alike(
+        """
+        t1 = torch.zeros(1, 5, dtype=torch.complex64, device=device)
+        t1.index_reduce_(0, torch.arange(1, device=device), torch.ones_like(t1), 'amax')
+        t2 = torch.ones(2, device=device)
+        """
+    )

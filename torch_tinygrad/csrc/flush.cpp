@@ -155,6 +155,10 @@ class Isolation {
   Isolation(Trace& trace, std::string message) : trace_(trace), message_(std::move(message)), all_(trace.nodes) { trace.keep_all = true; }
   ~Isolation() { trace_.keep_all = false; }
 
+  void lose_all() {
+    for (const Node& node : all_) lose(node);
+  }
+
   void run(size_t begin, size_t end) {
     if (begin == end || (end - begin == 1 && reads_lost(all_[begin]))) {
       if (begin != end) lose(all_[begin]);
@@ -224,7 +228,14 @@ void flush_trace(Trace& trace, const char* reason) {
   entry->last_use = ++uses;
   const auto compiled = Clock::now();
   const std::shared_ptr<Program> program = entry->program;
-  program->run(trace, inputs_of(trace, *entry));
+  try {
+    program->run(trace, inputs_of(trace, *entry));
+  } catch (const c10::Error& error) {
+    // A step of ATen's refused its arguments. Some of the program has run already: it must not run again.
+    Isolation(trace, error.what_without_backtrace()).lose_all();
+    trace.clear();
+    throw;
+  }
   const auto done = Clock::now();
 
   Stats& s = stats();

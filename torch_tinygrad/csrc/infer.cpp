@@ -189,7 +189,8 @@ std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IVal
     } catch (const c10::Error& error) {
       const std::string message = error.what_without_backtrace();
       if (message.find("Could not run '") != std::string::npos) return std::nullopt;
-      if (refused_again(message)) throw;
+      const bool never_works = dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr;
+      if (never_works || refused_again(message)) throw;
     } catch (const std::runtime_error& error) {  // numbers that do not fit a dtype
       if (refused_again(error.what())) throw;
     } catch (const std::exception&) {
