@@ -173,3 +173,15 @@ def test_what_no_values_make_possible_is_refused_when_recorded():
         t2 = torch.ones(2, device=device)
         """
     )
+
+
+def test_rows_of_nothing_lie_in_memory_as_on_the_cpu():
+    runs_alike(
+        """
+        t1 = data(3, 2, 2, device=device).narrow(1, 2, 0).mT
+        t2 = t1[torch.tensor([0, 0], device=device)]
+        t3 = data(3, 4, 2, device=device).permute(2, 0, 1)
+        t4 = t3[:, torch.tensor([0, 2, 1], device=device)]
+        t5 = t3[t3 > 0]
+        """
+    )

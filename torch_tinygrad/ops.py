@@ -20,6 +20,8 @@ INDEXING = {
     "aten::_unsafe_index.Tensor",
 }
 
+DEPEND_ON_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+
 # Operators that refuse arguments by their values: stand-ins cannot be asked.
 REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten::cholesky"}
 
@@ -79,7 +81,8 @@ def op_traits(name: str) -> dict:
         "random": is_random(name),
         "index": name in INDEXING,
         "iterated": torch.Tag.pointwise in tags and not formatted,
-        "dynamic": bool({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(tags))
+        # Masks among indices are places by then, whose shape is known.
+        "dynamic": (bool(DEPEND_ON_VALUES & set(tags)) and name not in INDEXING)
         or overload._schema.name in REFUSE_VALUES,
     }
 
