@@ -17,7 +17,7 @@ import torch
 
 from tests.programs import Different, Pair
 
-SHAPES = ((6,), (2, 3), (4, 4), (3, 2, 2), (1, 5), (), (9,), (5, 2))
+SHAPES = ((6,), (2, 3), (4, 4), (3, 2, 2), (1, 5), (), (9,), (5, 2), (40,))
 FLOATS = (torch.float32, torch.float64, torch.float16)
 INTEGERS = (torch.int32, torch.int64, torch.uint8, torch.int16)
 DTYPES = (*FLOATS, *INTEGERS, torch.float32, torch.float32, torch.bool, torch.complex64)
@@ -292,7 +292,8 @@ def indexed_write(pair: Pair, choice: Choice) -> str | None:
 LOOPS = (
     "{t}[i] = i * 2 + 1", "{t}[i] = {u}[i]", "{t}[i] += {u}[{n} - 1 - i]", "{t}[{n} - 1 - i] = i", "{t}[i:i + 2] = i",
     "{t}[i] = {t}[i - 1] + 1", "{t}[i] = {t}[(i + 1) % {n}]", "{t}[i] = {u}[i] * 2 + i", "{t}.select(0, i).add_(i)",
-    "{t}[i] = i; {u}[i] = {n} - i", "{t}[i // 2] = i", "{u}[i] = {t}[i]; {t}[i] = 0", "{t}[..., i] = i",
+    "{t}[i] = i; {u}[i] = {n} - i", "{t}[i] = {t}[i - 1] - {u}[i]", "{t}[i] = {u}[i - 1]; {u}[i] = {t}[i] + 1",
+    "{t}[i // 2] = i", "{u}[i] = {t}[i]; {t}[i] = 0", "{t}[..., i] = i",
 )  # fmt: skip
 
 
