@@ -21,7 +21,7 @@ _plain = heuristic.hand_coded_optimizations
 
 
 def optimized(kernel: Scheduler) -> Scheduler:
-    if not kernel.ren.has_threads or kernel.ren.has_local:
+    if kernel.ren.has_local:
         return _plain(kernel)
     contiguous = {_contiguous_range(access.src[1].get_idx()): access for access in kernel.bufs}
     contiguous.pop(None, None)
@@ -62,7 +62,7 @@ def _widen(kernel: Scheduler, r: UOp) -> None:
 
 def _share_out(kernel: Scheduler) -> None:
     """Threads for the outermost loop that divides."""
-    most = kernel.ren.global_max[0] if kernel.ren.global_max else 1
+    most = kernel.ren.global_max[0] if kernel.ren.has_threads and kernel.ren.global_max else 1
     for threads in range(most, 1, -1):
         if resolve(prod(kernel.full_shape) < threads * _ELEMENTS_A_THREAD):
             continue
