@@ -185,3 +185,14 @@ def test_rows_of_nothing_lie_in_memory_as_on_the_cpu():
         t5 = t3[t3 > 0]
         """
     )
+
+
+@pytest.mark.parametrize("n", [9, 40])
+def test_elements_written_from_copies_of_the_whole_compile(n):
+    def program(device):
+        a = data(n, device=device)
+        for i in range(n):
+            a[i] = a.clone()[n - 1 - i]
+        return a
+
+    both(program, schedules=("lazy",))

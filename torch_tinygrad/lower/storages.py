@@ -27,6 +27,9 @@ from .updates import update, write_shifted
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
 MAX_STORES = 16
 MAX_PATCHES = 1024
+# Reads that compose patches, after which the next is of a value computed aside: patches that were made of what such
+# reads gave are taken apart again for each of them, twice as often every time.
+MAX_COMPOSITIONS = 6
 # Patches of at most this part of a buffer are stored before what reads all of it.
 SMALL_PART = 4
 
@@ -89,6 +92,7 @@ class Flat:
     patches: list[Patch] = field(default_factory=list)  # written since, oldest first
     places: dict[Region, int] = field(default_factory=dict)  # of each patch's region, the newest
     written: bool = False
+    compositions: int = 0  # reads that composed the patches since the value was last computed aside
     versions: Versions | None = None  # of the buffer
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
     numbers: Complex | None = None
@@ -157,8 +161,14 @@ class Flat:
         if (patched or updated) and self._is_worth_storing():
             self.store_patches()
             return self.strided(self.typed(dtype), region)
-        if patched:
+        if patched and self.compositions < MAX_COMPOSITIONS:
+            self.compositions += 1
             return self.strided(self._patched(dtype), region)
+        if patched:
+            self.merge_patches()
+            self._replace(held(self.value, self.device))
+            self.compositions = 0
+            return self.strided(self.typed(dtype), region)
         return self.patches[written].value if written >= 0 else self.strided(self.typed(dtype), region)
 
     def stored(self, region: Region) -> Tensor | None:
