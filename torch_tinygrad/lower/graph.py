@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -14,10 +14,11 @@ from tinygrad.uop.ops import Ops, UOp
 from torch_tinygrad.trace.batch import Loop, Slot
 from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decomposition
 from torch_tinygrad.trace.forms import is_random, overload_of
-from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace
+from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
 from torch_tinygrad.trace.reuse import shared_results
 from torch_tinygrad.trace.sequence import SEQUENCE
 
+from .channels_last import activations_of, is_same_layout, is_small_part, order_of, strides_in
 from .complex import Complex, as_complex, lowering_of, parts_region
 from .costs import Costs
 from .in_place import held
@@ -111,6 +112,7 @@ class _Builder:
         self.in_place = in_place
         self.shifts: dict[int, Shift] = {}
         self.shared: set[Region | None] = set()  # results of the present node that several kernels read
+        self.with_channels_last: set[int] = set()  # storages whose values lie so, or are computed from such
         self.costs = Costs()
         self.add_flats()
         # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
@@ -243,8 +245,26 @@ class _Builder:
                 result = result.expand(out.size)
             self.note_origin(node.op, result)
             if out in self.shared and isinstance(result, Tensor) and self.costs.is_worth_storing(result):
-                result = held(result, self.graph.device)
-            self.graph.flats[out.storage].write(out, result)
+                self.write_held(node, out, result)
+            else:
+                self.graph.flats[out.storage].write(out, result)
+            if self.follows_channels_last(node, out):
+                self.with_channels_last.add(out.storage)
+
+    def follows_channels_last(self, node: Node, out: Region) -> bool:
+        """Whether a result is computed from what lies with channels last, and has the same channels."""
+        return len(out.size) in (4, 5) and any(
+            r.storage in self.with_channels_last and len(r.size) == len(out.size) and r.size[:2] == out.size[:2]
+            for r in reads(node)
+        )
+
+    def write_held(self, node: Node, out: Region, result: Tensor) -> None:
+        """Writes a result that is stored now, for all who read it."""
+        flat = self.graph.flats[out.storage]
+        if flat.storage.live or not self.is_whole(out) or not self.follows_channels_last(node, out):
+            return flat.write(out, held(result, self.graph.device))
+        order = order_of(len(out.size))
+        flat.write_arranged(out, held(result.permute(order), self.graph.device), order)
 
     def note_origin(self, op: str, result: Tensor | Complex) -> None:
         for part in (result.re, result.im) if isinstance(result, Complex) else (result,):
@@ -281,13 +301,18 @@ class _Builder:
     def aten(self, node: Node, is_fallback: bool) -> None:
         """The operator as a step of its own: its inputs are laid out in buffers, and so are its results. Complex ones
         are handled as their parts, and only the step itself knows what they are."""
-        paths, inputs, operands = [], [], []
+        paths, inputs, operands, arranged = [], [], [], []
+        activations = () if is_fallback else self.activations_of(node)
 
         def place(argument, path):
             if isinstance(argument, Region):
                 paths.append(path)
                 flat = self.graph.flats[argument.storage]
-                if (stored := flat.stored(argument)) is not None:
+                if path[0] in activations and (found := self.channels_last(argument, node)) is not None:
+                    inputs.append(found[0])
+                    operands.append(found[1])
+                    arranged.append(path)
+                elif (stored := flat.stored(argument)) is not None:
                     inputs.append(stored)
                     operands.append(Operand(argument.size, argument.dtype, argument.stride, argument.offset))
                 else:
@@ -302,6 +327,9 @@ class _Builder:
 
         arguments = tuple(place(a, (i,)) for i, a in enumerate(node.args[: len(schema_of(node.op))]))
         results = [None if out is None else self.result_of(out) for out in node.outs]
+        order = order_of(len(node.outs[0].size)) if activations[:1] in arranged and node.outs[0] is not None else ()
+        if order:
+            results[0] = replace(results[0], stride=strides_in(node.outs[0].size, order))
         self.graph.steps.append(
             AtenStep(node.op, arguments, tuple(paths), tuple(operands), tuple(results), is_fallback)
         )
@@ -322,8 +350,30 @@ class _Builder:
             self.graph.origins[written] = node.op.removeprefix("aten::")
             if self.is_whole(out) and result.stride == out.stride:
                 self.graph.flats[out.storage].write_stored(written)
+            elif order and out is node.outs[0]:
+                self.graph.flats[out.storage].write_arranged(out, Tensor(written), order)
+                self.with_channels_last.add(out.storage)
             else:
                 self.graph.flats[out.storage].write(out, Tensor(written).reshape(out.size))
+
+    def activations_of(self, node: Node) -> tuple[int, ...]:
+        """The arguments that had better have channels last, where nobody will see it; the first is the input."""
+        out = node.outs[0]
+        is_hidden = out is None or (self.is_whole(out) and not self.trace.storages[out.storage].live)
+        return activations_of(node) if is_hidden else ()
+
+    def channels_last(self, region: Region, node: Node) -> tuple[Tensor, Operand] | None:
+        """A buffer that holds the region with channels last, and how it lies there."""
+        flat, order = self.graph.flats[region.storage], order_of(len(region.size))
+        operand = Operand(region.size, region.dtype, strides_in(region.size, order), 0)
+        if is_same_layout(region.size, region.stride, operand.stride):
+            stored = flat.stored(region)
+            return None if stored is None else (stored, replace(operand, offset=region.offset))
+        buffer = flat.arranged(region, order, copies=is_small_part(region, node))
+        if buffer is None:
+            return None
+        self.with_channels_last.add(region.storage)
+        return buffer, operand
 
     def laid_out(self, value: Tensor) -> UOp:
         """The value in a buffer: the one it is, else a new one (tinygrad would fold constants into who reads them)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 from tinygrad import Tensor, dtypes
@@ -14,6 +16,9 @@ from .registry import lowers
 from .taps import positions, take, windows_on
 
 aten = torch.ops.aten
+
+# Windows of at most this many elements are written out rather than looped over.
+FEW_TAPS = 9
 
 
 def wide(x: Tensor) -> Tensor:
@@ -53,6 +58,24 @@ def largest(values: Tensor, places: Tensor, axes: tuple[int, ...]) -> tuple[Tens
     return has_nan.where(math.nan, top.reshape(has_nan.shape)), has_nan.where(last_nan, first_top)
 
 
+def taps(windows: Tensor, rank: int) -> list[Tensor]:
+    """The elements of windows, the last dimensions, one tensor for each place."""
+    return [windows[(..., *place)] for place in product(*(range(k) for k in windows.shape[-rank:]))]
+
+
+def largest_in_turn(values: Tensor, places: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """`largest`, comparing one place after another: element by element, it joins the kernels around it."""
+    top, at = None, None
+    for value, place in zip(taps(values, rank), taps(places, rank), strict=True):
+        place = place.expand(value.shape)
+        if top is None:
+            top, at = (place >= 0).where(value, lowest(value)), place
+            continue
+        better = (place >= 0) & ((value > top) | (value != value) | (at < 0))
+        top, at = better.where(value, top), better.where(place, at)
+    return top, at
+
+
 def spatial(rank: int, kernel_size, stride, padding, dilation=(1,)) -> tuple[tuple[int, ...], ...]:
     kernel = each(kernel_size, rank)
     return kernel, each(stride, rank) if len(stride) else kernel, each(padding, rank), each(dilation, rank)
@@ -67,6 +90,8 @@ def max_pool(rank: int, x, kernel_size, stride, padding, dilation, meta) -> tupl
     pads = window_pads(sizes, shape[-rank:], kernel, stride, dilation, padding)
     windows = padded(x, pads)._pool(kernel, stride, dilation)
     places = (padded(flat_positions(sizes) + 1, pads) - 1)._pool(kernel, stride, dilation)
+    if math.prod(kernel) <= FEW_TAPS:
+        return largest_in_turn(windows, places, rank)
     return largest(windows, places, tuple(range(windows.ndim - rank, windows.ndim)))
 
 
@@ -79,7 +104,10 @@ def max_pool_backward(rank: int, grad, x, kernel_size, stride, padding, dilation
     found = windows_on(indices.cast(dtypes.int32) + 1, sizes, kernel, stride, dilation, padding)
     shares = windows_on(wide(grad), sizes, kernel, stride, dilation, padding)
     here = flat_positions(sizes).reshape(*sizes, *(1,) * rank) + 1
-    return (found == here).where(shares, 0).sum(axes, dtype=shares.dtype)
+    shares = (found == here).where(shares, 0)
+    if math.prod(kernel) <= FEW_TAPS:
+        return functools.reduce(Tensor.add, taps(shares, rank))
+    return shares.sum(axes, dtype=shares.dtype)
 
 
 def covered(size: int, output: int, kernel: int, stride: int, padding: int, include_pad: bool) -> Tensor:

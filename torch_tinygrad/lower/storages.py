@@ -79,6 +79,14 @@ class Patch:
         return self.update is not None and self.region.moves < 0
 
 
+@dataclass(frozen=True)
+class Copies:
+    """Buffers in which a value lies in other orders: by size and strides of the region, and its order there."""
+
+    value: UOp | None
+    buffers: dict[tuple, Tensor]
+
+
 @dataclass
 class Flat:
     """The value of one storage at a point of the trace."""
@@ -96,6 +104,7 @@ class Flat:
     versions: Versions | None = None  # of the buffer
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
     numbers: Complex | None = None
+    copies: Copies = field(default_factory=lambda: Copies(None, {}))
 
     def count(self, dtype: DType) -> int:
         return self.storage.nbytes // dtype.itemsize
@@ -184,8 +193,42 @@ class Flat:
         if not is_stored(value):
             if value is not self.value or 2 * region.numel < value.shape[0]:
                 return None
+            if self._buffers():
+                return self._copy((value.shape, value.dtype), lambda: held(value, self.device))
             value = self.value = held(value, self.device)
         return value
+
+    def arranged(self, region: Region, order: tuple[int, ...], copies: bool) -> Tensor | None:
+        """A buffer in which the region, all of the storage, lies with its dimensions in this order, slowest first. A
+        value that is not in a buffer yet is put there, for all who read it; one that is in another, or must end in
+        another, is copied only if `copies`."""
+        dtype = TO_TINY[region.dtype]
+        if self.patches or self.is_ragged(dtype) or not covers(self.count(dtype), region):
+            return None
+        key = (region.size, region.stride, region.dtype, order)
+        if key in self._buffers():
+            return self.copies.buffers[key]
+        value = self.typed(dtype)
+        is_kept = self.storage.live or is_stored(value) or value is not self.value or bool(self._buffers())
+        if is_kept and not copies:
+            return None
+        buffer = held(self.strided(value, region).permute(order), self.device)
+        if is_kept:
+            return self._copy(key, lambda: buffer)
+        self.write_arranged(region, buffer, order)
+        return buffer
+
+    def _buffers(self) -> dict[tuple, Tensor]:
+        return self.copies.buffers if self.value is not None and self.value.uop is self.copies.value else {}
+
+    def _copy(self, key: tuple, make: Callable[[], Tensor]) -> Tensor:
+        """The copy of the present value under this key, made once."""
+        assert self.value is not None
+        if self.value.uop is not self.copies.value:
+            self.copies = Copies(self.value.uop, {})
+        if key not in self.copies.buffers:
+            self.copies.buffers[key] = make()
+        return self.copies.buffers[key]
 
     def _read_complex(self, region: Region) -> Complex:
         numbers, parts = self.numbers, parts_region(region)
@@ -231,6 +274,12 @@ class Flat:
         """The whole storage, from a buffer in which it lies as it does here."""
         self.numbers, self.written = None, True
         self._replace(Tensor(buffer))
+
+    def write_arranged(self, region: Region, buffer: Tensor, order: tuple[int, ...]) -> None:
+        """The whole storage, from a buffer in which the region lies with its dimensions in this order."""
+        buffer = buffer.reshape(tuple(region.size[d] for d in order))
+        self.write(region, buffer.permute(tuple(order.index(d) for d in range(len(order)))))
+        self._copy((region.size, region.stride, region.dtype, order), lambda: buffer)
 
     def _store_of(self, region: Region, value: Tensor) -> Callable[[Tensor], Tensor]:
         def store(state: Tensor) -> Tensor:
