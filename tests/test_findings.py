@@ -196,3 +196,13 @@ def test_elements_written_from_copies_of_the_whole_compile(n):
         return a
 
     both(program, schedules=("lazy",))
+
+
+def test_sums_of_what_folds_to_zeros_are_zero():
+    def program(device):
+        a = data(3, 2, 5, dtype=torch.int16, seed=3, device=device)[..., 1::2]
+        for i in range(2):
+            a[..., i] = i
+        return [torch.count_nonzero(a > 1), (a > 1).sum(), a.masked_select(a > 1), (a > 1).any()]
+
+    both(program)

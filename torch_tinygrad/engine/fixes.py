@@ -14,7 +14,7 @@ from tinygrad.codegen.late import coalesce, gater
 from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
 from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu
-from tinygrad.uop.symbolic import symbolic, symbolic_simple
+from tinygrad.uop.symbolic import sym, symbolic, symbolic_simple
 
 
 def _move_where_load(gate, l, a, w):
@@ -99,6 +99,23 @@ def _range_rules() -> PatternMatcher:
     return PatternMatcher([(loops, _merged_ranges), *_plain_range_rules.patterns[1:]])
 
 
+def _stores_itself(pattern: tuple) -> bool:
+    """Whether this is the rule that drops a store of what was loaded from the same place."""
+    function = pattern[1]
+    return function.__code__.co_varnames[: function.__code__.co_argcount] == ("index",)
+
+
+def _symbolic() -> PatternMatcher:
+    """Storing what is there already may be dropped only if nobody must have written it before: a sum of nothing but
+    zeros would leave its variable as it was found."""
+    (rule,) = (pattern for pattern in sym.patterns if _stores_itself(pattern))
+
+    def dropped(index: UOp) -> UOp | None:
+        return None if index.src[0].op is Ops.AFTER else UOp(Ops.NOOP)
+
+    return PatternMatcher([(rule[0], dropped) if pattern is rule else pattern for pattern in sym.patterns])
+
+
 def _differ(a, b) -> bool:
     """Whether two constants differ, as numbers do: tinygrad's nan equals itself, so that `x != x` folds to False."""
     return float.__ne__(a, b) if isinstance(a, float) and isinstance(b, float) else a != b
@@ -176,3 +193,5 @@ def apply() -> None:
         simplify.pm_reduce_load_collapse = _load_collapse()
     if simplify.pm_simplify_ranges is _plain_range_rules:
         simplify.pm_simplify_ranges = codegen.pm_simplify_ranges = _range_rules()
+    if codegen.sym is sym:
+        codegen.sym = _symbolic()
