@@ -1,1 +1,5 @@
 """The test suite: PyTorch's CPU device is the specification, and most tests run one program on both devices."""
+
+import os
+
+os.environ.setdefault("TORCH_TINY_CACHE", "0")  # tests count compiles: none of them comes from an earlier run

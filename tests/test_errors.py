@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
 
 import pytest
@@ -13,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.differential import DEVICE, Cost, data, flush, same_error
+from tests.processes import run
 
 # name -> what is refused, as a function of the device.
 BAD_INPUT = {
@@ -175,16 +172,6 @@ def test_keyboard_interrupt_during_a_compile_loses_nothing(monkeypatch):
     want[0] = 3
     assert a.tolist() == want.tolist()
     torch.testing.assert_close(b.cpu(), torch.erfc(want))
-
-
-def run(code: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def test_signal_during_a_compile_interrupts_and_loses_nothing():

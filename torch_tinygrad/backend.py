@@ -28,9 +28,9 @@ def prepare() -> None:
     from .engine import clang
 
     clang.provide_if_needed()
-    from . import _C, data_dependent, ops
+    from . import _C, cache, data_dependent, ops
     from .engine.compile import compile_trace
-    from .engine.devices import download, is_host, new_buffer, upload
+    from .engine.devices import device_name, download, is_host, new_buffer, upload
     from .trace.nodes import Number, Region, Storage, Trace
 
     hooks = {
@@ -46,6 +46,8 @@ def prepare() -> None:
         "Trace": Trace,
     }
     _C.set_up(hooks, is_host())
+    if is_host() and (folder := cache.folder()):
+        _C.set_disk_cache(folder, cache.digest(device_name(0)), cache.BOUND)
     if not is_host():
         atexit.register(_C.clear_programs)  # they hold Python objects, which must not outlive the interpreter
     global _kernels

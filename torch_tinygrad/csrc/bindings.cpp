@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "device.h"
+#include "disk.h"
 #include "flush.h"
 #include "program.h"
 #include "python.h"
@@ -43,6 +44,7 @@ py::dict stats_dict() {
   d["flushes"] = s.flushes;
   d["compiles"] = s.compiles;
   d["replays"] = s.replays;
+  d["loads"] = s.loads;
   d["kernels"] = s.kernels;
   d["bytes_moved"] = s.bytes_moved;
   d["fallbacks"] = s.fallbacks;
@@ -106,6 +108,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_bounds", [](size_t nodes, size_t soft_nodes, int64_t bytes) { bounds() = {nodes, soft_nodes, bytes}; });
   m.def("set_program_bound", [](size_t bound) { program_bound() = bound; });
   m.def("clear_programs", &clear_programs);
+  m.def("set_disk_cache", &set_disk_cache);
   m.def("device_count", [] { return static_cast<int>(device_count()); });
   m.def("set_device_count", [](int count) { set_device_count(static_cast<c10::DeviceIndex>(count)); });
   m.def("current_device", [] { return static_cast<int>(current_device()); });
@@ -134,8 +137,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("bytes_moved", &HostProgram::bytes_moved)
       .def_readwrite("fallbacks", &HostProgram::fallbacks)
       .def_readwrite("description", &HostProgram::description)
-      .def("add_kernel", [](HostProgram& p, uint64_t address, const py::list& args, std::vector<int64_t> values, int threads,
-                            int core) { p.add_kernel(address, slots_from(args), std::move(values), threads, core); })
+      .def("add_kernel",
+           [](HostProgram& p, uint64_t address, const py::bytes& image, const py::list& args, std::vector<int64_t> values, int threads, int core) {
+             p.add_kernel(address, image, slots_from(args), std::move(values), threads, core);
+           })
+      .def("add_constant", [](HostProgram& p, const py::bytes& bytes) { return p.add_constant(bytes); })
       .def("add_aten", &add_aten)
       .def("keep", [](HostProgram& p, py::object object) {
         p.kept = std::shared_ptr<void>(object.release().ptr(), [](void* kept) { release_later(static_cast<PyObject*>(kept)); });

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "device.h"
+#include "disk.h"
 #include "flush.h"
 #include "python.h"
 #include "recorder.h"
@@ -126,7 +127,27 @@ Entry* find(Family& family, const Trace& trace) {
   return nullptr;
 }
 
-Entry& add(Family& family, const Trace& trace) {
+// The program from disk, or compiled. Numbers that differ but are constants all the same are checked after reading.
+std::pair<std::shared_ptr<Program>, bool> find_or_compile(const Family& family, const Hash& key, const Trace& trace) {
+  Hash file = key;
+  const Hash constants = constants_of(trace, family.varying, family.moves);
+  file.add(constants.a), file.add(constants.b);
+  for (bool varies : family.varying) file.add(uint64_t{varies});
+  for (uint32_t group : family.moves.group) file.add(uint64_t{group});
+  auto lifted_by = [&](const Program& program) {
+    std::vector<bool> lifted(trace.numbers.size(), false);
+    for (uint32_t position : program.lifted)
+      if (position < lifted.size()) lifted[position] = true;
+    return constants_of(trace, lifted, family.moves);
+  };
+  if (auto kept = load_program(file); kept != nullptr && kept->constants == lifted_by(*kept)) return {kept, true};
+  auto program = compile(trace, family.varying, family.moves.group);
+  program->constants = lifted_by(*program);
+  save_program(file, *program);
+  return {program, false};
+}
+
+Entry& add(Family& family, const Hash& key, const Trace& trace, bool& loaded) {
   // Numbers and offsets that differ from an earlier compile of the same trace become inputs from now on.
   family.varying.resize(trace.numbers.size(), false);
   for (const Entry& entry : family.entries) {
@@ -134,16 +155,16 @@ Entry& add(Family& family, const Trace& trace) {
       if (!(entry.numbers[i] == trace.numbers[i])) family.varying[i] = true;
     family.moves = split(family.moves, trace, entry.places);
   }
-  auto program = compile(trace, family.varying, family.moves.group);
+  std::shared_ptr<Program> program;
+  std::tie(program, loaded) = find_or_compile(family, key, trace);
   std::vector<bool> lifted(trace.numbers.size(), false);
   for (uint32_t position : program->lifted)
     if (position < lifted.size()) lifted[position] = true;
-  const Hash constants = constants_of(trace, lifted, family.moves);
   const size_t before = family.entries.size();
   auto superseded = [&](const Entry& old) { return old.lifted != lifted || old.moves.group != family.moves.group; };
   family.entries.erase(std::remove_if(family.entries.begin(), family.entries.end(), superseded), family.entries.end());
   programs -= before - family.entries.size();
-  family.entries.push_back({program, lifted, trace.numbers, places_of(trace), family.moves, constants, 0});
+  family.entries.push_back({program, lifted, trace.numbers, places_of(trace), family.moves, program->constants, 0});
   programs++;
   return family.entries.back();
 }
@@ -210,11 +231,13 @@ void flush_trace(Trace& trace, const char* reason) {
     return;
   }
   const auto start = Clock::now();
-  Family& family = families[key_of(trace)];
+  const Hash key = key_of(trace);
+  Family& family = families[key];
   Entry* entry = find(family, trace);
   const bool hit = entry != nullptr;
+  bool loaded = false;
   try {
-    if (!hit) entry = &add(family, trace);
+    if (!hit) entry = &add(family, key, trace, loaded);
   } catch (const CompileFailed& failure) {
     if (!failure.passing) {
       const PythonError cause;
@@ -240,7 +263,7 @@ void flush_trace(Trace& trace, const char* reason) {
 
   Stats& s = stats();
   s.flushes++;
-  (hit ? s.replays : s.compiles)++;
+  (hit ? s.replays : loaded ? s.loads : s.compiles)++;
   s.kernels += program->kernels;
   s.bytes_moved += program->bytes_moved;
   for (const auto& [name, count] : program->fallbacks) {
@@ -249,7 +272,7 @@ void flush_trace(Trace& trace, const char* reason) {
   }
   if (const int level = debug_level(); level >= 1) {
     std::fprintf(stderr, "tiny: flush for %s: %zu nodes, %s, %lld kernels, compile %.1f ms, run %.2f ms\n", reason, trace.nodes.size(),
-                 hit ? "hit" : "miss", static_cast<long long>(program->kernels), milliseconds(compiled - start), milliseconds(done - compiled));
+                 hit ? "hit" : loaded ? "loaded" : "miss", static_cast<long long>(program->kernels), milliseconds(compiled - start), milliseconds(done - compiled));
     if (level >= 2)
       for (size_t i = 0; i < program->description.size(); i++) {
         const std::string time = i < program->times.size() ? c10::str(static_cast<int64_t>(program->times[i]), " us ") : "";

@@ -6,7 +6,10 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <sys/mman.h>
+
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "flush.h"
@@ -16,7 +19,7 @@ namespace tiny {
 
 // Where the operands of a run are.
 struct Addresses {
-  std::vector<char*> inputs, outputs;
+  std::vector<char*> inputs, outputs, constants;
   char* arena = nullptr;
   std::vector<double> floats;
   std::vector<int64_t> ints;
@@ -33,8 +36,10 @@ struct Addresses {
         return const_cast<char*>(reinterpret_cast<const char*>(floats.data())) + slot.offset;
       case Slot::Kind::Ints:
         return const_cast<char*>(reinterpret_cast<const char*>(ints.data())) + slot.offset;
+      case Slot::Kind::Constant:
+        return constants[slot.index] + slot.offset;
       default:
-        return reinterpret_cast<char*>(slot.offset);
+        return nullptr;
     }
   }
 };
@@ -69,18 +74,47 @@ void put(std::vector<c10::IValue>& arguments, const std::vector<int>& path, cons
 
 }  // namespace
 
-void HostProgram::add_kernel(uint64_t address, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position) {
+void HostProgram::add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads,
+                             int core_position) {
   TORCH_CHECK(args.size() + values.size() <= 64, "tiny: a kernel of ", args.size() + values.size(), " arguments");
   steps_.push_back({true, static_cast<uint32_t>(kernels_.size())});
-  kernels_.push_back({address, std::move(args), std::move(values), threads, core_position});
+  kernels_.push_back({address, std::move(image), std::move(args), std::move(values), threads, core_position});
+}
+
+uint32_t HostProgram::add_constant(std::string bytes) {
+  constants_.push_back(std::move(bytes));
+  return static_cast<uint32_t>(constants_.size() - 1);
+}
+
+HostProgram::Aten HostProgram::make_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
+                                         std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results) {
+  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  const bool out_form = op.schema().arguments().size() > arguments.size();
+  return {op, out_form, std::move(arguments), std::move(tensors), std::move(results)};
 }
 
 void HostProgram::add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
                            std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results) {
-  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
-  const bool out_form = op.schema().arguments().size() > arguments.size();
   steps_.push_back({false, static_cast<uint32_t>(atens_.size())});
-  atens_.push_back({op, out_form, std::move(arguments), std::move(tensors), std::move(results)});
+  atens_.push_back(make_aten(name, overload, std::move(arguments), std::move(tensors), std::move(results)));
+}
+
+void HostProgram::load_images() {
+  size_t total = 0;
+  auto rounded = [](size_t size) { return (size + 63) / 64 * 64; };
+  for (const Kernel& kernel : kernels_) total += rounded(kernel.image.size());
+  if (total == 0) return;
+  void* memory = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  TORCH_CHECK(memory != MAP_FAILED, "tiny: no memory for ", total, " bytes of machine code");
+  code_ = std::shared_ptr<void>(memory, [total](void* p) { munmap(p, total); });
+  char* next = static_cast<char*>(memory);
+  for (Kernel& kernel : kernels_) {
+    std::memcpy(next, kernel.image.data(), kernel.image.size());
+    kernel.address = reinterpret_cast<uint64_t>(next);
+    next += rounded(kernel.image.size());
+  }
+  mprotect(memory, total, PROT_READ | PROT_EXEC);
+  __builtin___clear_cache(static_cast<char*>(memory), next);
 }
 
 void HostProgram::run_kernel(const Kernel& kernel, const Addresses& addresses) const {
@@ -141,6 +175,7 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
     temporaries = host_buffer(trace.device, static_cast<size_t>(arena));
     addresses.arena = static_cast<char*>(temporaries->host);
   }
+  for (std::string& constant : constants_) addresses.constants.push_back(constant.data());
   for (uint32_t p : floats) addresses.floats.push_back(numbers[p].is_float ? numbers[p].f : static_cast<double>(numbers[p].i));
   for (uint32_t p : ints) addresses.ints.push_back(numbers[p].i);
 

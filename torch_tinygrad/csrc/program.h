@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trace.h"
@@ -20,6 +21,7 @@ struct Program {
   virtual void run(const Trace& trace, const std::vector<Number>& numbers) = 0;
 
   std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
+  Hash constants;                // of the numbers and offsets it was compiled for
   int64_t kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
   std::vector<std::string> description;  // a line a step
@@ -29,9 +31,9 @@ struct Program {
 
 // Where a step finds an operand.
 struct Slot {
-  enum class Kind : uint8_t { Input, Output, Arena, Floats, Ints, Constant };
+  enum class Kind : uint32_t { Input, Output, Arena, Floats, Ints, Constant, Nowhere };
   Kind kind;
-  uint32_t index;  // of the input or output
+  uint32_t index;  // of the input, output or constant
   int64_t offset;  // in bytes
 };
 
@@ -53,16 +55,21 @@ class HostProgram final : public Program {
   std::vector<uint32_t> floats, ints;                   // positions of lifted numbers, by type
   int64_t arena = 0;                                    // bytes of temporaries
 
-  void add_kernel(uint64_t address, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position);
+  // `image` is the machine code where it works at any address, else empty.
+  void add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position);
+  uint32_t add_constant(std::string bytes);
+  void write_to(std::string& bytes) const;
+  static std::shared_ptr<HostProgram> read_from(std::string_view bytes);
   void add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
                 std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results);
 
  private:
   struct Kernel {
-    uint64_t address;
+    uint64_t address = 0;
+    std::string image;
     std::vector<Slot> args;
     std::vector<int64_t> values;
-    int threads, core_position;
+    int threads = 1, core_position = -1;
   };
   struct Aten {
     c10::OperatorHandle op;
@@ -75,11 +82,16 @@ class HostProgram final : public Program {
     bool is_kernel;
     uint32_t index;
   };
+  static Aten make_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
+                        std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results);
+  void load_images();  // gives kernels that were read from disk their addresses
   void run_kernel(const Kernel& kernel, const Addresses& addresses) const;
   void run_aten(const Aten& aten, const Addresses& addresses) const;
   std::vector<Step> steps_;
   std::vector<Kernel> kernels_;
   std::vector<Aten> atens_;
+  std::vector<std::string> constants_;
+  std::shared_ptr<void> code_;  // of kernels that were read from disk
 };
 
 }  // namespace tiny

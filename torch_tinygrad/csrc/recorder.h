@@ -24,7 +24,7 @@ class DeviceLock {
 };
 
 struct Stats {
-  int64_t nodes = 0, flushes = 0, compiles = 0, replays = 0, kernels = 0, bytes_moved = 0;
+  int64_t nodes = 0, flushes = 0, compiles = 0, replays = 0, loads = 0, kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
 };
 Stats& stats();

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from tinygrad.engine.realize import estimate_uop, get_runtime
 from tinygrad.helpers import to_tuple
-from tinygrad.uop.ops import Ops
+from tinygrad.runtime.ops_cpu import CPUProgram
+from tinygrad.runtime.support.elf import jit_loader
+from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
 from torch_tinygrad.lower.graph import AtenStep
@@ -13,7 +15,7 @@ from torch_tinygrad.lower.registry import Meta
 from torch_tinygrad.trace.forms import overload_of
 
 from . import explain
-from .layout import CONSTANT, Place, lay_out
+from .layout import NOWHERE, Place, lay_out
 from .schedule import Schedule
 
 
@@ -23,20 +25,17 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     program = _C.HostProgram()
     layout = lay_out(schedule)
     program.arena = sum(layout.temporaries)
-    held: list = list(layout.constants)
+    held: list = []
 
-    def slot(place: Place) -> Place:
-        if place.kind != CONSTANT:
-            return place
-        return Place(CONSTANT, 0, layout.constants[place.index]._buf.va_addr + place.offset)
-
+    for constant in layout.constants:
+        program.add_constant(bytes(constant.as_memoryview()))
     description = []
     operators = explain.operators(schedule) if explain.wanted() else [""] * len(layout.calls)
     fallbacks: dict[str, int] = {}
     moved = 0
     for (call, arguments), names in zip(layout.calls, operators, strict=True):
         kind = call.src[0]
-        slots = [slot(a.place) for a in arguments]
+        slots = [a.place for a in arguments]
         if kind.op is Ops.PROGRAM:
             runtime = get_runtime(to_tuple(call.src[1].device)[0], kind)
             held.append(runtime)
@@ -44,7 +43,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             used_slots = [slots[i] for i in info.globals]
             threads = int(info.global_size[0]) if info.runtimevars else 1
             core = len(used_slots) + info.runtimevars["core_id"] if info.runtimevars else -1
-            program.add_kernel(runtime.addr, used_slots, [0] * len(info.vars), threads, core)
+            program.add_kernel(runtime.addr, image_of(kind), used_slots, [0] * len(info.vars), threads, core)
             estimate = estimate_uop(call)
             moved += int(estimate.mem)
             program.kernels += 1
@@ -63,8 +62,15 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})
     program.bytes_moved, program.fallbacks, program.description = moved, fallbacks, description
-    program.keep(held)  # machine code and constants live as long as the program
+    program.keep(held)  # machine code lives as long as the program
     return program
+
+
+def image_of(kernel: UOp) -> bytes:
+    """The machine code, if it works wherever it lies: it can then be kept on disk."""
+    binary = kernel.to_elf().lib
+    image, elsewhere = (jit_loader(binary, base, [CPUProgram.libm, CPUProgram.rt_lib]) for base in (0, 1 << 20))
+    return image if image == elsewhere else b""
 
 
 def out_form(op: str, results: int):
@@ -82,7 +88,7 @@ def out_form(op: str, results: int):
 
 
 # Operators whose `out=` overload does the work in place rather than copying a result.
-WRITES_DIRECTLY = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+WRITES_DIRECTLY = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_log_softmax"}
 
 
 def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
@@ -101,7 +107,7 @@ def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
         next_slot += 1
     tensors = []
     for path, meta in zip(step.paths, step.inputs, strict=True):
-        where = Place(CONSTANT, 0, 0)
+        where = Place(NOWHERE, 0, 0)
         if nbytes(meta):
             where = slots[next_slot]
             where = where._replace(offset=where.offset + meta.offset * meta.dtype.itemsize)

@@ -13,7 +13,7 @@ from .memory import plan
 from .schedule import Schedule, base_buffer
 
 # The kinds of places, numbered as the C++ runner numbers them.
-INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT = range(6)
+INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT, NOWHERE = range(7)
 
 
 class Place(NamedTuple):

@@ -1,0 +1,48 @@
+"""Where programs are kept on disk, and what they depend on besides their traces."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from . import _C
+
+BOUND = 512 << 20  # bytes of programs; the least recently used go first
+
+# Settings of tinygrad that change what it compiles.
+SETTINGS = ("BEAM", "JITBEAM", "NOOPT", "CPU_COUNT", "THREADS", "CPU_LLVM", "CC", "DEVECTORIZE", "TC", "IMAGE")
+
+
+def folder() -> str:
+    """TORCH_TINY_CACHE, or the user's folder for caches; nothing where it is 0."""
+    chosen = os.environ.get("TORCH_TINY_CACHE")
+    if chosen == "0":
+        return ""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.abspath(chosen or os.path.join(caches, "torch-tinygrad"))
+
+
+def digest(device: str) -> str:
+    """Of everything that makes other programs of the same trace: versions, our own source, processor, settings."""
+    found = hashlib.blake2b(digest_size=16)
+    parts = [version("torch"), version("tinygrad"), device, platform.machine(), _processor()]
+    parts += [f"{name}={os.environ.get(name)}" for name in SETTINGS]
+    parts.append(str(os.environ.get("TORCH_TINY_DEBUG", "0") >= "2"))  # programs then say what they are made of
+    parts += [path.read_text() for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    built = os.stat(_C.__file__)
+    parts.append(f"{built.st_size} {built.st_mtime_ns}")
+    for part in parts:
+        found.update(part.encode() + b"\0")
+    return found.hexdigest()
+
+
+def _processor() -> str:
+    """What the processor can do: machine code is for the one it was compiled on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

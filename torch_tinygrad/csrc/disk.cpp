@@ -1,0 +1,385 @@
+// Programs on disk: a file a program, in a folder that only this user can write to. The format is plain data, checked
+// against a hash of itself; what is written goes to a new file first, so that readers never see half of it.
+#include "disk.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+
+namespace tiny {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMagic = "torch-tinygrad program 1\n";
+constexpr size_t kSavesBetweenChecks = 64;
+
+struct Cache {
+  std::string folder;
+  Hash digest;
+  int64_t bound = 0;
+  size_t saves = 0;
+};
+Cache& cache() {
+  static Cache the_cache;
+  return the_cache;
+}
+
+struct Unwritable : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct Damaged : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// ---- plain data ------------------------------------------------------------------------------------------------
+
+class Writer {
+ public:
+  std::string bytes;
+
+  template <class T>
+  void number(T value) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
+  }
+  void text(std::string_view value) {
+    number<uint64_t>(value.size());
+    bytes.append(value);
+  }
+  template <class T>
+  void numbers(const std::vector<T>& values) {
+    number<uint64_t>(values.size());
+    for (const T& value : values) number(value);
+  }
+  template <class T, class F>
+  void list(const T& items, F&& each) {
+    number<uint64_t>(items.size());
+    for (const auto& item : items) each(item);
+  }
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  template <class T>
+  T number() {
+    T value;
+    std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  std::string text() { return std::string(take(number<uint64_t>())); }
+  template <class T>
+  std::vector<T> numbers() {
+    const std::string_view data = take(count(sizeof(T)) * sizeof(T));
+    std::vector<T> values(data.size() / sizeof(T));
+    std::memcpy(values.data(), data.data(), data.size());
+    return values;
+  }
+  // A number of items that each take at least `size` bytes.
+  size_t count(size_t size = 1) {
+    const auto n = number<uint64_t>();
+    if (n > rest_.size() / size) throw Damaged("too many items");
+    return n;
+  }
+  void end() const {
+    if (!rest_.empty()) throw Damaged("more than was expected");
+  }
+
+ private:
+  std::string_view take(size_t size) {
+    if (size > rest_.size()) throw Damaged("less than was expected");
+    const std::string_view taken = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return taken;
+  }
+  std::string_view rest_;
+};
+
+enum class Tag : uint8_t { None, Bool, Int, Double, Complex, Text, Cpu, Tensor, Ints, Doubles, Bools, Tensors, OptionalTensors };
+
+void write(Writer& w, const c10::IValue& value) {
+  auto tag = [&](Tag t) { w.number(t); };
+  if (value.isNone()) return tag(Tag::None);
+  if (value.isBool()) return tag(Tag::Bool), w.number<uint8_t>(value.toBool());
+  if (value.isInt()) return tag(Tag::Int), w.number<int64_t>(value.toInt());
+  if (value.isDouble()) return tag(Tag::Double), w.number(value.toDouble());
+  if (value.isComplexDouble()) return tag(Tag::Complex), w.number(value.toComplexDouble());
+  if (value.isString()) return tag(Tag::Text), w.text(value.toStringRef());
+  if (value.isDevice() && value.toDevice().is_cpu()) return tag(Tag::Cpu);
+  if (value.isTensor()) return tag(Tag::Tensor);
+  if (value.isIntList()) return tag(Tag::Ints), w.numbers(value.toIntVector());
+  if (value.isDoubleList()) return tag(Tag::Doubles), w.numbers(value.toDoubleVector());
+  if (value.isBoolList()) {
+    tag(Tag::Bools);
+    return w.list(value.toBoolList(), [&](bool item) { w.number<uint8_t>(item); });
+  }
+  if (value.isTensorList()) return tag(Tag::Tensors), w.number<uint64_t>(value.toTensorVector().size());
+  if (value.isOptionalTensorList()) {
+    tag(Tag::OptionalTensors);
+    return w.list(value.toOptionalTensorVector(), [&](const auto& item) { w.number<uint8_t>(item.has_value()); });
+  }
+  throw Unwritable(value.tagKind());
+}
+
+c10::IValue read_value(Reader& r) {
+  const at::Tensor placeholder = at::empty({0});
+  switch (r.number<Tag>()) {
+    case Tag::None:
+      return {};
+    case Tag::Bool:
+      return r.number<uint8_t>() != 0;
+    case Tag::Int:
+      return r.number<int64_t>();
+    case Tag::Double:
+      return r.number<double>();
+    case Tag::Complex:
+      return r.number<c10::complex<double>>();
+    case Tag::Text:
+      return r.text();
+    case Tag::Cpu:
+      return c10::Device(c10::kCPU);
+    case Tag::Tensor:
+      return placeholder;
+    case Tag::Ints:
+      return r.numbers<int64_t>();
+    case Tag::Doubles:
+      return r.numbers<double>();
+    case Tag::Bools: {
+      c10::List<bool> list;
+      for (size_t n = r.count(); n > 0; n--) list.push_back(r.number<uint8_t>() != 0);
+      return list;
+    }
+    case Tag::Tensors: {
+      const auto n = r.number<uint64_t>();
+      if (n > 1 << 20) throw Damaged("a list of tensors");
+      return std::vector<at::Tensor>(n, placeholder);
+    }
+    case Tag::OptionalTensors: {
+      c10::List<std::optional<at::Tensor>> list;
+      for (size_t n = r.count(); n > 0; n--) list.push_back(r.number<uint8_t>() ? std::optional<at::Tensor>(placeholder) : std::nullopt);
+      return list;
+    }
+  }
+  throw Damaged("an argument of unknown type");
+}
+
+void write(Writer& w, const SlotTensor& t) {
+  w.number(t.slot), w.number(t.dtype), w.numbers(t.sizes), w.numbers(t.strides);
+}
+
+SlotTensor read_tensor(Reader& r) {
+  const auto slot = r.number<Slot>();
+  const auto dtype = r.number<at::ScalarType>();
+  auto sizes = r.numbers<int64_t>();
+  return {slot, dtype, std::move(sizes), r.numbers<int64_t>()};
+}
+
+// ---- files -----------------------------------------------------------------------------------------------------
+
+std::string path_of(Hash key) {
+  key.add(cache().digest.a), key.add(cache().digest.b);
+  char name[40];
+  std::snprintf(name, sizeof(name), "%016llx%016llx", static_cast<unsigned long long>(key.a), static_cast<unsigned long long>(key.b));
+  return cache().folder + "/" + name;
+}
+
+// Whether this user alone can have written it.
+bool is_ours(const struct stat& info) { return info.st_uid == geteuid() && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0; }
+
+bool folder_is_ours() {
+  struct stat info;
+  return lstat(cache().folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && is_ours(info);
+}
+
+std::optional<std::string> contents(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  struct stat info;
+  std::optional<std::string> found;
+  if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && is_ours(info)) {
+    found.emplace(static_cast<size_t>(info.st_size), '\0');
+    size_t got = 0;
+    while (got < found->size()) {
+      const ssize_t n = read(file, found->data() + got, found->size() - got);
+      if (n <= 0) break;
+      got += static_cast<size_t>(n);
+    }
+    if (got == found->size()) {
+      futimens(file, nullptr);  // the least recently used goes first
+    } else {
+      found.reset();
+    }
+  }
+  close(file);
+  return found;
+}
+
+void put(const std::string& path, std::string_view bytes) {
+  const std::string draft = path + "." + std::to_string(getpid());
+  const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  size_t put = 0;
+  while (put < bytes.size()) {
+    const ssize_t n = ::write(file, bytes.data() + put, bytes.size() - put);
+    if (n <= 0) break;
+    put += static_cast<size_t>(n);
+  }
+  const bool whole = close(file) == 0 && put == bytes.size();
+  if (!whole || rename(draft.c_str(), path.c_str()) != 0) unlink(draft.c_str());
+}
+
+// Removes what was used least recently, until a tenth of the bound is free.
+void make_room() {
+  struct File {
+    fs::file_time_type used;
+    int64_t size;
+    fs::path path;
+  };
+  std::vector<File> files;
+  int64_t total = 0;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(cache().folder, ignored)) {
+    std::error_code gone;
+    const auto used = entry.last_write_time(gone);
+    const auto size = static_cast<int64_t>(entry.file_size(gone));
+    if (gone) continue;
+    files.push_back({used, size, entry.path()});
+    total += size;
+  }
+  if (total <= cache().bound) return;
+  std::sort(files.begin(), files.end(), [](const File& x, const File& y) { return x.used < y.used; });
+  for (const File& file : files) {
+    if (total <= cache().bound - cache().bound / 10) break;
+    if (fs::remove(file.path, ignored)) total -= file.size;
+  }
+}
+
+Hash checksum(std::string_view bytes) {
+  Hash hash;
+  hash.add(bytes);
+  return hash;
+}
+
+}  // namespace
+
+void HostProgram::write_to(std::string& bytes) const {
+  Writer w;
+  w.list(kernels_, [&](const Kernel& k) {
+    if (k.image.empty()) throw Unwritable("a kernel at a fixed address");
+    w.text(k.image), w.numbers(k.args), w.numbers(k.values), w.number<int32_t>(k.threads), w.number<int32_t>(k.core_position);
+  });
+  w.list(atens_, [&](const Aten& a) {
+    w.text(a.op.schema().name()), w.text(a.op.schema().overload_name());
+    w.list(a.arguments, [&](const c10::IValue& value) { write(w, value); });
+    w.list(a.tensors, [&](const auto& t) { w.numbers(t.first), write(w, t.second); });
+    w.list(a.results, [&](const SlotTensor& t) { write(w, t); });
+  });
+  w.list(steps_, [&](const Step& s) { w.number<uint8_t>(s.is_kernel), w.number(s.index); });
+  w.list(constants_, [&](const std::string& c) { w.text(c); });
+  w.numbers(inputs);
+  w.list(outputs, [&](const auto& o) { w.number(o.first), w.number(o.second); });
+  w.numbers(floats), w.numbers(ints), w.numbers(lifted);
+  w.number(constants), w.number(arena), w.number(kernels), w.number(bytes_moved);
+  w.list(fallbacks, [&](const auto& f) { w.text(f.first), w.number(f.second); });
+  w.list(description, [&](const std::string& line) { w.text(line); });
+  bytes = std::move(w.bytes);
+}
+
+std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) {
+  Reader r(bytes);
+  auto program = std::make_shared<HostProgram>();
+  std::vector<Kernel> read;
+  for (size_t n = r.count(); n > 0; n--) {
+    Kernel k;
+    k.image = r.text(), k.args = r.numbers<Slot>(), k.values = r.numbers<int64_t>();
+    k.threads = r.number<int32_t>(), k.core_position = r.number<int32_t>();
+    read.push_back(std::move(k));
+  }
+  std::vector<Aten> atens;
+  for (size_t n = r.count(); n > 0; n--) {
+    const std::string name = r.text(), overload = r.text();
+    std::vector<c10::IValue> arguments;
+    for (size_t m = r.count(); m > 0; m--) arguments.push_back(read_value(r));
+    std::vector<std::pair<std::vector<int>, SlotTensor>> tensors;
+    for (size_t m = r.count(); m > 0; m--) {
+      auto path = r.numbers<int>();
+      tensors.emplace_back(std::move(path), read_tensor(r));
+    }
+    std::vector<SlotTensor> results;
+    for (size_t m = r.count(); m > 0; m--) results.push_back(read_tensor(r));
+    atens.push_back(make_aten(name, overload, std::move(arguments), std::move(tensors), std::move(results)));
+  }
+  std::vector<Step> steps;
+  for (size_t n = r.count(); n > 0; n--) {
+    const bool is_kernel = r.number<uint8_t>() != 0;
+    const auto index = r.number<uint32_t>();
+    if (index >= (is_kernel ? read.size() : atens.size())) throw Damaged("a step");
+    steps.push_back({is_kernel, index});
+  }
+  for (size_t n = r.count(); n > 0; n--) program->add_constant(r.text());
+  program->inputs = r.numbers<uint32_t>();
+  for (size_t n = r.count(); n > 0; n--) {
+    const auto storage = r.number<uint32_t>();
+    program->outputs.emplace_back(storage, r.number<int64_t>());
+  }
+  program->floats = r.numbers<uint32_t>(), program->ints = r.numbers<uint32_t>(), program->lifted = r.numbers<uint32_t>();
+  program->constants = r.number<Hash>(), program->arena = r.number<int64_t>(), program->kernels = r.number<int64_t>(), program->bytes_moved = r.number<int64_t>();
+  for (size_t n = r.count(); n > 0; n--) {
+    const std::string name = r.text();
+    program->fallbacks[name] = r.number<int64_t>();
+  }
+  for (size_t n = r.count(); n > 0; n--) program->description.push_back(r.text());
+  r.end();
+  program->kernels_ = std::move(read), program->atens_ = std::move(atens), program->steps_ = std::move(steps);
+  program->load_images();
+  return program;
+}
+
+void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound) {
+  cache() = {folder, checksum(digest), bound, 0};
+}
+
+std::shared_ptr<HostProgram> load_program(const Hash& key) {
+  if (cache().folder.empty() || !folder_is_ours()) return nullptr;
+  const auto bytes = contents(path_of(key));
+  if (!bytes || bytes->size() < kMagic.size() + sizeof(Hash) || !std::string_view(*bytes).starts_with(kMagic)) return nullptr;
+  Hash written;
+  std::memcpy(&written, bytes->data() + kMagic.size(), sizeof(Hash));
+  const std::string_view payload = std::string_view(*bytes).substr(kMagic.size() + sizeof(Hash));
+  if (!(checksum(payload) == written)) return nullptr;
+  try {
+    return HostProgram::read_from(payload);
+  } catch (const Damaged&) {
+    return nullptr;
+  }
+}
+
+void save_program(const Hash& key, const Program& program) {
+  const auto* host = dynamic_cast<const HostProgram*>(&program);
+  if (host == nullptr || cache().folder.empty()) return;
+  std::error_code ignored;
+  if (fs::create_directories(cache().folder, ignored)) fs::permissions(cache().folder, fs::perms::owner_all, ignored);
+  if (!folder_is_ours()) return;
+  std::string payload;
+  try {
+    host->write_to(payload);
+  } catch (const Unwritable&) {
+    return;
+  }
+  const Hash sum = checksum(payload);
+  std::string bytes(kMagic);
+  bytes.append(reinterpret_cast<const char*>(&sum), sizeof(Hash));
+  bytes.append(payload);
+  put(path_of(key), bytes);
+  if (cache().saves++ % kSavesBetweenChecks == 0) make_room();
+}
+
+}  // namespace tiny

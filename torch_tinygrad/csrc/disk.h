@@ -1,0 +1,21 @@
+// Programs kept on disk, so that a second process runs without scheduling or compiling.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "hash.h"
+#include "program.h"
+
+namespace tiny {
+
+// `digest` says what programs depend on besides their trace: versions, processor, settings. An empty folder: nothing kept.
+void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound);
+
+// The program kept under a key; none where there is no such file, or it is damaged, or another user could have written it.
+std::shared_ptr<HostProgram> load_program(const Hash& key);
+
+// Keeps a program, if it can be written down: kernels at fixed addresses, and arguments of unusual types, cannot.
+void save_program(const Hash& key, const Program& program);
+
+}  // namespace tiny
