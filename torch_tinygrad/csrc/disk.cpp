@@ -350,7 +350,7 @@ void set_disk_cache(const std::string& folder, const std::string& digest, int64_
 std::shared_ptr<HostProgram> load_program(const Hash& key) {
   if (cache().folder.empty() || !folder_is_ours()) return nullptr;
   const auto bytes = contents(path_of(key));
-  if (!bytes || bytes->size() < kMagic.size() + sizeof(Hash) || !std::string_view(*bytes).starts_with(kMagic)) return nullptr;
+  if (!bytes || bytes->size() < kMagic.size() + sizeof(Hash) || bytes->compare(0, kMagic.size(), kMagic) != 0) return nullptr;
   Hash written;
   std::memcpy(&written, bytes->data() + kMagic.size(), sizeof(Hash));
   const std::string_view payload = std::string_view(*bytes).substr(kMagic.size() + sizeof(Hash));
