@@ -162,6 +162,10 @@ WORKLOADS: dict[str, tuple[Callable[[str], Step], Callable[[], Step] | None, int
 
 def measure(name: str, contender: str) -> dict[str, Any]:
     on_device, jitted, count = WORKLOADS[name]
+    if contender == TINY and not hasattr(torch, "tiny"):  # run from a checkout that is not installed
+        import torch_tinygrad
+
+        torch_tinygrad.load()
     begin = time.perf_counter()
     step = jitted() if contender == TINYJIT and jitted is not None else on_device(DEVICES[contender])
     for _ in range(5):
