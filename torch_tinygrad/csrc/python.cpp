@@ -11,6 +11,10 @@
 #include "recorder.h"
 #include "up.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <atomic>
 
 namespace py = pybind11;
@@ -151,6 +155,11 @@ void ensure_ready() {
 void set_up(const py::dict& hooks, bool host) {
   up = new Up{hooks["op_traits"], hooks["warn_fallback"], hooks["compile"], hooks["new_buffer"], hooks["upload"], hooks["download"],
               hooks["Region"],    hooks["Number"],        hooks["Storage"], hooks["Trace"],      host};
+#ifdef __GLIBC__
+  // Steps of ATen's allocate their results anew at every run: given back each time, they cost more in page faults than in
+  // arithmetic (ResNet-18, training: 202 ms a step instead of 168).
+  if (host) mallopt(M_MMAP_THRESHOLD, 256 << 20), mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
 }
 
 OpTraits op_traits(const std::string& name) {

@@ -16,13 +16,15 @@ from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
 # Elements that are worth a thread, and elements that a line of the cache holds.
 _ELEMENTS_A_THREAD = 128 << 10
 _LINE = 16
+# On devices with groups of threads: elements a thread, and threads a group.
+_VECTOR, _GROUP = 4, 256
 
 _plain = heuristic.hand_coded_optimizations
 
 
 def optimized(kernel: Scheduler) -> Scheduler:
     if kernel.ren.has_local:
-        return _plain(kernel)
+        return kernel if kernel.ren.shared_max and _in_groups(kernel) else _plain(kernel)
     contiguous = {_contiguous_range(access.src[1].get_idx()): access for access in kernel.bufs}
     contiguous.pop(None, None)
     outputs = kernel.ranges_of(AxisType.WEAK)
@@ -38,6 +40,29 @@ def optimized(kernel: Scheduler) -> Scheduler:
     return kernel
 
 
+def _in_groups(kernel: Scheduler) -> bool:
+    """On devices whose threads work in groups: whole groups for what is computed element by element, each thread on a
+    vector, and a group for each sum along rows, side by side in memory. Everything else is left to tinygrad."""
+    sums = kernel.ranges_of(AxisType.REDUCE)
+    indices = [access.src[1].get_idx() for access in kernel.bufs]
+    if kernel.reduceop is None:
+        indices = [a.src[1].get_idx() for a in kernel.bufs if _is_stored_to(kernel, a)] + indices
+    elif len(sums) != 1 or len(kernel.reduceops) != 1 or _reuses_operands(kernel):
+        return False
+    r = sums[0] if sums else _contiguous_range(indices[0])
+    if r is None or r not in kernel.rngs or kernel.full_shape[axis := kernel.rngs.index(r)] % (_VECTOR * _GROUP):
+        return False
+    if any(r in index.ranges and _contiguous_range(index) is not r for index in indices):
+        return False
+    if sums:
+        kernel.apply_opt(Opt(OptOps.UNROLL, 0, _VECTOR))
+        kernel.apply_opt(Opt(OptOps.GROUP, 0, _GROUP))
+    else:
+        kernel.apply_opt(Opt(OptOps.UPCAST, axis, _VECTOR))
+        kernel.apply_opt(Opt(OptOps.LOCAL, axis, _GROUP))
+    return True
+
+
 def _contiguous_range(index: UOp) -> UOp | None:
     """The loop that moves an access by one element."""
     return next((term for term in index.split_uop(Ops.ADD) if term.op is Ops.RANGE), None)
@@ -49,7 +74,7 @@ def _is_stored_to(kernel: Scheduler, access: UOp) -> bool:
 
 def _reuses_operands(kernel: Scheduler) -> bool:
     """Whether an operand of a sum is read again for other results, as in products of matrices."""
-    sums, outputs = kernel.ranges_of(AxisType.REDUCE), kernel.ranges_of(AxisType.WEAK)
+    sums, outputs = kernel.ranges_of(AxisType.REDUCE), kernel.ranges_of(AxisType.WEAK, AxisType.GLOBAL)
     used = [access.src[1].get_idx().ranges for access in kernel.bufs]
     return any(any(r in ranges for r in sums) and not all(r in ranges for r in outputs) for ranges in used)
 
