@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
 MINUTES ?= 60
 
-.PHONY: all demo test lint fuzz conformance bench clean help
+.PHONY: all demo test lint fuzz conformance bench bench-gpu clean help
 
 all: build
 
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz         random programs on both devices; MINUTES=60"
 	@echo "make conformance  PyTorch's operator database on both devices; ARGS='--op add --dtype float32'"
 	@echo "make bench        side-by-side benchmarks; ARGS='--only matmul'"
+	@echo "make bench-gpu    the same on a GPU, beside eager CUDA and TinyJit; DEV=CUDA"
 	@echo "make clean        remove what was built"
 
 $(VENV)/deps: pyproject.toml
@@ -48,6 +49,9 @@ conformance: build
 
 bench: build
 	$(PY) -m bench $(ARGS)
+
+bench-gpu: build
+	DEV=$(or $(DEV),CUDA) $(PY) -m bench.gpu $(ARGS)
 
 clean:
 	rm -rf build $(VENV) torch_tinygrad/*.so *.egg-info
