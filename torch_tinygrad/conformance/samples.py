@@ -62,7 +62,7 @@ def placed(sample: Any, device: str, noncontiguous: bool = False) -> Call:
             return seen[id(value)]
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(device)
-        if isinstance(value, str) and key == "device":
+        if isinstance(value, str) and (key == "device" or value == "cpu"):
             return device
         if isinstance(value, torch.Generator):
             return torch.Generator(device).manual_seed(value.initial_seed())
