@@ -156,9 +156,10 @@ void set_up(const py::dict& hooks, bool host) {
   up = new Up{hooks["op_traits"], hooks["warn_fallback"], hooks["compile"], hooks["new_buffer"], hooks["upload"], hooks["download"],
               hooks["Region"],    hooks["Number"],        hooks["Storage"], hooks["Trace"],      host};
 #ifdef __GLIBC__
-  // Steps of ATen's allocate their results anew at every run: given back each time, they cost more in page faults than in
-  // arithmetic (ResNet-18, training: 202 ms a step instead of 168).
-  if (host) mallopt(M_MMAP_THRESHOLD, 256 << 20), mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  // Steps of ATen's allocate their results anew at every run, and mapping what was given back to the system costs more
+  // than computing it (ResNet-18, training: 202 ms a step instead of 168). So the heap is not trimmed; the threshold for
+  // blocks outside of it, which has to be set beside that, is where glibc's own moves to.
+  if (host) mallopt(M_MMAP_THRESHOLD, 32 << 20), mallopt(M_TRIM_THRESHOLD, 1 << 30);
 #endif
 }
 
