@@ -61,20 +61,21 @@ def assert_close_losses(got, want):
     assert not apart, f"losses (step, {DEVICE}, cpu) apart by more than a thousandth: {apart}"
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_losses_of_adamw_with_cosine_schedule_and_clipping_follow_the_cpu(name):
-    """The CNN in float64: AdamW divides by the size of the gradient, so in float32 rounding in small gradients grows
-    from step to step, and the CPU's own losses differ by more than a thousandth from one machine to another."""
-    make, batch = WORKLOADS[name]
+@pytest.mark.parametrize("name,rate", [("cnn", 1e-4), ("cnn in float64", 3e-3), ("lstm", 3e-3), ("transformer", 3e-3)])
+def test_losses_of_adamw_with_cosine_schedule_and_clipping_follow_the_cpu(name, rate):
+    """The CNN at a high rate in float64: AdamW divides by the size of the gradient, so that rounding of small gradients
+    grows from step to step. In float32 the CPU's own losses with and without oneDNN are 90 % apart at this rate."""
+    make, batch = WORKLOADS[name.partition(" ")[0]]
     network = built(make)
-    if name == "cnn":
+    if name == "cnn in float64":
         network, batch = (
             network.double(),
             lambda step, of=batch: tuple(t.double() if t.is_floating_point() else t for t in of(step)),
         )
-    want, trained = train(network, batch, "cpu")
+    optimizer = lambda parameters: torch.optim.AdamW(parameters, lr=rate)  # noqa: E731
+    want, trained = train(network, batch, "cpu", make_optimizer=optimizer)
     with Cost() as cost:
-        got, on_device = train(network, batch, DEVICE)
+        got, on_device = train(network, batch, DEVICE, make_optimizer=optimizer)
     assert_close_losses(got, want)
     assert want[-1] < want[0], "the reference itself does not learn: the test shows nothing"
     cost.no_fallbacks()
