@@ -117,7 +117,7 @@ def main() -> None:
     )
     print(f"first step   cpu {cpu.seconds[0] * 1e3:.0f} ms   tiny {tiny.seconds[0] * 1e3:.0f} ms, compiling")
     print(f"kernels      {kernels} a step")
-    print(f"programs     {stats['compiles']} compiles, {stats['replays']} replays")
+    print(f"programs     {stats['compiles']} compiles, {stats['loads']} loads from disk, {stats['replays']} replays")
     print(f"fallbacks    {stats['fallbacks'] or 'none'}")
     print(f"losses       at most {apart:.1e} apart (relative)")
 
