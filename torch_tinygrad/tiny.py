@@ -119,9 +119,9 @@ def synchronize(device: Device = None) -> None:
 
 
 def stats() -> dict[str, Any]:
-    """Counts since the start or the last `reset_stats`: `nodes` recorded, `flushes`, of which `compiles` compiled, `loads`
-    found their program on disk and `replays` ran one known already, `kernels` run, `bytes_moved` (the engine's estimate),
-    and `fallbacks`: how often each operator ran on the CPU for want of a lowering."""
+    """Counts since the start or the last `reset_stats`: `nodes` recorded, `flushes`, of which `compiles` compiled,
+    `loads` found their program on disk and `replays` ran one known already, `kernels` run, `bytes_moved` (the engine's
+    estimate), and `fallbacks`: how often each operator ran on the CPU for want of a lowering."""
     return _C.stats()
 
 
