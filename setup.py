@@ -1,10 +1,13 @@
 """Builds the C++ runtime against the torch that is installed. Everything else is in pyproject.toml."""
 
+import sys
 from pathlib import Path
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
+# ATen's parallel loops are written in its headers: without this they run on one thread.
+openmp = ["-fopenmp"] if sys.platform == "linux" else []
 sources = sorted(str(p) for p in Path("torch_tinygrad/csrc").glob("*.cpp"))
 
 setup(
@@ -12,7 +15,8 @@ setup(
         CppExtension(
             "torch_tinygrad._C",
             sources,
-            extra_compile_args=["-O2", "-Wall", "-Wno-sign-compare", "-fvisibility=hidden"],
+            extra_compile_args=["-O2", "-Wall", "-Wno-sign-compare", "-fvisibility=hidden", *openmp],
+            extra_link_args=openmp,
         )
     ],
     cmdclass={"build_ext": BuildExtension},

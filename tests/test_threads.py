@@ -1,0 +1,29 @@
+"""Kernels large enough to be shared out over threads compute what the CPU does."""
+
+import pytest
+import torch
+
+SIZE = (1024, 1024)
+
+PROGRAMS = {
+    "pointwise": lambda x, y: (x * y + 0.5).tanh().exp(),
+    "another order": lambda x, y: x.t().contiguous() * 2 + y,
+    "sums of rows": lambda x, y: (x * y).sum(1),
+    "sums of columns": lambda x, y: (x + y).sum(0),
+    "layer norm": lambda x, y: torch.nn.functional.layer_norm(x, (1024,)) + y,
+    "in place": lambda x, y: x.mul_(2).add_(y),
+    "part of it": lambda x, y: x[::2].copy_(y[1::2] * 3),
+    "scan": lambda x, y: x.cumsum(1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_large_kernels(name):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(SIZE, generator=generator) for _ in range(2))
+    inputs = [t.to("tiny") for t in (x, y)]
+    torch.tiny.synchronize()
+    got, want = PROGRAMS[name](*inputs), PROGRAMS[name](x, y)
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-3)
+    for on_device, on_cpu in zip(inputs, (x, y), strict=True):
+        torch.testing.assert_close(on_device.cpu(), on_cpu, rtol=1e-4, atol=1e-3)
