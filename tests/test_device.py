@@ -10,7 +10,6 @@ import os
 import pickle
 import subprocess
 import sys
-import textwrap
 import threading
 
 import pytest
@@ -19,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.differential import DEVICE, Cost, both, data, flush, normal
+from tests.processes import run
 
 DTYPES = (
     torch.bool,
@@ -36,13 +36,7 @@ DTYPES = (
 
 def in_subprocess(code: str, **environment: str) -> str:
     """Runs code in a fresh interpreter and returns what it prints; its failure is the test's."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run(code, **environment)
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
     return done.stdout
 

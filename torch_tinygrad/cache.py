@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from . import _C
+from .engine import explain
 
 BOUND = 512 << 20  # bytes of programs; the least recently used go first
 
@@ -30,7 +31,7 @@ def digest(device: str) -> str:
     found = hashlib.blake2b(digest_size=16)
     parts = [version("torch"), version("tinygrad"), device, platform.machine(), _processor()]
     parts += [f"{name}={os.environ.get(name)}" for name in SETTINGS]
-    parts.append(str(os.environ.get("TORCH_TINY_DEBUG", "0") >= "2"))  # programs then say what they are made of
+    parts.append(str(explain.wanted()))  # programs then say what they are made of
     parts += [path.read_text() for path in sorted(Path(__file__).parent.rglob("*.py"))]
     built = os.stat(_C.__file__)
     parts.append(f"{built.st_size} {built.st_mtime_ns}")

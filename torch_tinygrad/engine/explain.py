@@ -20,7 +20,9 @@ def wanted() -> bool:
 
 
 def operators(schedule: Schedule) -> list[str]:
-    """For each call of the schedule, its operators."""
+    """For each call of the schedule, its operators, where they are asked for."""
+    if not wanted():
+        return [""] * len(schedule.calls)
     named = _operators_of_buffers(schedule.stores, schedule.graph)
     later: dict[UOp, dict[str, None]] = {}
     lines = []

@@ -30,7 +30,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     for constant in layout.constants:
         program.add_constant(bytes(constant.as_memoryview()))
     description = []
-    operators = explain.operators(schedule) if explain.wanted() else [""] * len(layout.calls)
+    operators = explain.operators(schedule)
     fallbacks: dict[str, int] = {}
     moved = 0
     for (call, arguments), names in zip(layout.calls, operators, strict=True):
@@ -43,7 +43,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             used_slots = [slots[i] for i in info.globals]
             threads = int(info.global_size[0]) if info.runtimevars else 1
             core = len(used_slots) + info.runtimevars["core_id"] if info.runtimevars else -1
-            program.add_kernel(runtime.addr, image_of(kind), used_slots, [0] * len(info.vars), threads, core)
+            program.add_kernel(runtime.addr, image_of(kind, runtime), used_slots, [0] * len(info.vars), threads, core)
             estimate = estimate_uop(call)
             moved += int(estimate.mem)
             program.kernels += 1
@@ -66,11 +66,10 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     return program
 
 
-def image_of(kernel: UOp) -> bytes:
-    """The machine code, if it works wherever it lies: it can then be kept on disk."""
-    binary = kernel.to_elf().lib
-    image, elsewhere = (jit_loader(binary, base, [CPUProgram.libm, CPUProgram.rt_lib]) for base in (0, 1 << 20))
-    return image if image == elsewhere else b""
+def image_of(kernel: UOp, loaded: CPUProgram) -> bytes:
+    """The machine code, if it is the same wherever it lies: it can then be kept on disk."""
+    image = jit_loader(kernel.to_elf().lib, 0, [CPUProgram.libm, CPUProgram.rt_lib])
+    return image if loaded.mem[: len(image)] == image else b""
 
 
 def out_form(op: str, results: int):

@@ -1,8 +1,10 @@
-"""How kernels of the host loop. tinygrad cuts its loops into steps of three or four elements, whose arithmetic clang
-rarely joins into vectors again; a plain loop it vectorises to the processor's full width (exponentials: 0.35 ns an
-element instead of 3.2). So loops stay whole, shared out over threads, but for two cases in which memory decides: sums
-over rows take a vector of columns at a time (sums of 2,048 rows: 0.4 ms instead of 2.7), and so does what writes in
-another order than it reads. Sums along rows and products of matrices are left to tinygrad.
+"""How kernels loop, in the place of tinygrad's own choice.
+
+On the host, tinygrad cuts its loops into steps of three or four elements, whose arithmetic clang rarely joins into
+vectors again; a plain loop it vectorises to the processor's full width (exponentials: 0.35 ns an element instead of
+3.2). So loops stay whole, shared out over threads, but for two cases in which memory decides: sums over rows take a
+vector of columns at a time (sums of 2,048 rows: 0.4 ms instead of 2.7), and so does what writes in another order than
+it reads. Sums along rows and products of matrices are left to tinygrad. Devices with groups of threads: `_in_groups`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def optimized(kernel: Scheduler) -> Scheduler:
             return _plain(kernel)
         _widen(kernel, next(iter(contiguous)))
     elif len(contiguous) == 2:
-        stored = {r for r, access in contiguous.items() if _is_stored_to(kernel, access)}
+        targets = _stored_to(kernel)
+        stored = {r for r, access in contiguous.items() if access in targets}
         for r in contiguous.keys() - stored if stored else ():
             _widen(kernel, r)
     _share_out(kernel)
@@ -44,11 +47,13 @@ def _in_groups(kernel: Scheduler) -> bool:
     """On devices whose threads work in groups: whole groups for what is computed element by element, each thread on a
     vector, and a group for each sum along rows, side by side in memory. Everything else is left to tinygrad."""
     sums = kernel.ranges_of(AxisType.REDUCE)
-    indices = [access.src[1].get_idx() for access in kernel.bufs]
+    accesses = kernel.bufs
     if kernel.reduceop is None:
-        indices = [a.src[1].get_idx() for a in kernel.bufs if _is_stored_to(kernel, a)] + indices
+        targets = _stored_to(kernel)
+        accesses = sorted(accesses, key=lambda access: access not in targets)
     elif len(sums) != 1 or len(kernel.reduceops) != 1 or _reuses_operands(kernel):
         return False
+    indices = [access.src[1].get_idx() for access in accesses]
     r = sums[0] if sums else _contiguous_range(indices[0])
     if r is None or r not in kernel.rngs or kernel.full_shape[axis := kernel.rngs.index(r)] % (_VECTOR * _GROUP):
         return False
@@ -68,8 +73,10 @@ def _contiguous_range(index: UOp) -> UOp | None:
     return next((term for term in index.split_uop(Ops.ADD) if term.op is Ops.RANGE), None)
 
 
-def _is_stored_to(kernel: Scheduler, access: UOp) -> bool:
-    return any(u.op is Ops.STORE and access in (u.src[0], *u.src[0].src) for u in kernel.ast.toposort())
+def _stored_to(kernel: Scheduler) -> set[UOp]:
+    """The accesses that the kernel writes through."""
+    stores = (u for u in kernel.ast.toposort() if u.op is Ops.STORE)
+    return {access for u in stores for access in (u.src[0], *u.src[0].src)}
 
 
 def _reuses_operands(kernel: Scheduler) -> bool:

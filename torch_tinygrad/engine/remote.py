@@ -153,7 +153,7 @@ class RemoteProgram:
             return table.setdefault((first[kind] + index, offset, nbytes), len(table))
 
         steps: list[Step] = []
-        operators = explain.operators(schedule) if explain.wanted() else [""] * len(layout.calls)
+        operators = explain.operators(schedule)
         for (call, arguments), names in zip(layout.calls, operators, strict=True):
             kind, operands = call.src[0], [number(a) for a in arguments]
             if kind.op is Ops.PROGRAM:

@@ -349,7 +349,7 @@ class _Builder:
             written = buffer.after(call)
             self.graph.origins[written] = node.op.removeprefix("aten::")
             if self.is_whole(out) and result.stride == out.stride:
-                self.graph.flats[out.storage].write_stored(written)
+                self.graph.flats[out.storage].replace(Tensor(written))
             elif order and out is node.outs[0]:
                 self.graph.flats[out.storage].write_arranged(out, Tensor(written), order)
                 self.with_channels_last.add(out.storage)

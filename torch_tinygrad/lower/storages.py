@@ -95,13 +95,12 @@ class Flat:
     device: str
     shift: Callable[[int], Shift]  # how far regions that move are away from their offset
     in_place: bool = True  # whether patches may be stored before the trace ends
-    buffer: UOp | None = None  # the buffer it had before the trace, as an input
     value: Tensor | None = None  # what it holds; None while nothing was ever written
     patches: list[Patch] = field(default_factory=list)  # written since, oldest first
     places: dict[Region, int] = field(default_factory=dict)  # of each patch's region, the newest
     written: bool = False
     compositions: int = 0  # reads that composed the patches since the value was last computed aside
-    versions: Versions | None = None  # of the buffer
+    versions: Versions | None = None  # of the buffer it had before the trace
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
     numbers: Complex | None = None
     copies: Copies = field(default_factory=lambda: Copies(None, {}))
@@ -116,9 +115,8 @@ class Flat:
     def load(self, dtype: DType) -> None:
         """Makes the buffer's contents the value, in the dtype of their first use."""
         if self.value is None and self.storage.has_value:
-            self.buffer = UOp.new_buffer(self.device, self.count(dtype), dtype)
-            self.versions = Versions(self.buffer)
-            self.value = Tensor(self.buffer)
+            self.versions = Versions(UOp.new_buffer(self.device, self.count(dtype), dtype))
+            self.value = Tensor(self.versions.buffer)
 
     def typed(self, dtype: DType) -> Tensor:
         """The whole value as elements of `dtype`."""
@@ -269,11 +267,6 @@ class Flat:
             self.merge_patches()
         self.value = self.typed(dtype)
         self._patch(Patch(region, value, self._store_of(region, value) if region.moves >= 0 else None))
-
-    def write_stored(self, buffer: UOp) -> None:
-        """The whole storage, from a buffer in which it lies as it does here."""
-        self.numbers, self.written = None, True
-        self._replace(Tensor(buffer))
 
     def write_arranged(self, region: Region, buffer: Tensor, order: tuple[int, ...]) -> None:
         """The whole storage, from a buffer in which the region lies with its dimensions in this order."""
