@@ -69,7 +69,7 @@ std::vector<Slot> slots_from(const py::list& items) {
 }
 
 void add_aten(HostProgram& program, const std::string& name, const std::string& overload, const py::list& arguments, const py::list& tensors,
-              const py::list& results) {
+              const py::list& results, bool packs) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   std::vector<c10::IValue> values;
   for (size_t i = 0; i < arguments.size(); i++) {
@@ -84,7 +84,7 @@ void add_aten(HostProgram& program, const std::string& name, const std::string& 
   }
   std::vector<SlotTensor> outs;
   for (const auto& item : results) outs.push_back(slot_tensor_from(item));
-  program.add_aten(name, overload, std::move(values), std::move(inputs), std::move(outs));
+  program.add_aten(name, overload, std::move(values), std::move(inputs), std::move(outs), packs);
 }
 
 }  // namespace
@@ -128,7 +128,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<HostProgram, std::shared_ptr<HostProgram>>(m, "HostProgram")
       .def(py::init<>())
       .def_readwrite("inputs", &HostProgram::inputs)
+      .def_readwrite("written", &HostProgram::written)
       .def_readwrite("outputs", &HostProgram::outputs)
+      .def_readwrite("adopted", &HostProgram::adopted)
+      .def_readwrite("made", &HostProgram::made)
+      .def("release_after", &HostProgram::release_after)
       .def_readwrite("floats", &HostProgram::floats)
       .def_readwrite("ints", &HostProgram::ints)
       .def_readwrite("arena", &HostProgram::arena)

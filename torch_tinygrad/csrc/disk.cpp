@@ -281,12 +281,14 @@ void HostProgram::write_to(std::string& bytes) const {
     w.list(a.arguments, [&](const c10::IValue& value) { write(w, value); });
     w.list(a.tensors, [&](const auto& t) { w.numbers(t.first), write(w, t.second); });
     w.list(a.results, [&](const SlotTensor& t) { write(w, t); });
+    w.number<uint8_t>(a.packs);
   });
-  w.list(steps_, [&](const Step& s) { w.number<uint8_t>(s.is_kernel), w.number(s.index); });
+  w.list(steps_, [&](const Step& s) { w.number<uint8_t>(s.is_kernel), w.number(s.index), w.numbers(s.releases); });
   w.list(constants_, [&](const std::string& c) { w.text(c); });
-  w.numbers(inputs);
+  w.numbers(inputs), w.numbers(written);
   w.list(outputs, [&](const auto& o) { w.number(o.first), w.number(o.second); });
-  w.numbers(floats), w.numbers(ints), w.numbers(lifted);
+  w.list(adopted, [&](const auto& o) { w.number(o.first), w.number(o.second); });
+  w.number(made), w.numbers(floats), w.numbers(ints), w.numbers(lifted);
   w.number(constants), w.number(arena), w.number(kernels), w.number(bytes_moved);
   w.list(fallbacks, [&](const auto& f) { w.text(f.first), w.number(f.second); });
   w.list(description, [&](const std::string& line) { w.text(line); });
@@ -315,21 +317,27 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) {
     }
     std::vector<SlotTensor> results;
     for (size_t m = r.count(); m > 0; m--) results.push_back(read_tensor(r));
-    atens.push_back(make_aten(name, overload, std::move(arguments), std::move(tensors), std::move(results)));
+    const bool packs = r.number<uint8_t>() != 0;
+    atens.push_back(make_aten(name, overload, std::move(arguments), std::move(tensors), std::move(results), packs));
   }
   std::vector<Step> steps;
   for (size_t n = r.count(); n > 0; n--) {
     const bool is_kernel = r.number<uint8_t>() != 0;
     const auto index = r.number<uint32_t>();
     if (index >= (is_kernel ? read.size() : atens.size())) throw Damaged("a step");
-    steps.push_back({is_kernel, index});
+    steps.push_back({is_kernel, index, r.numbers<uint32_t>()});
   }
   for (size_t n = r.count(); n > 0; n--) program->add_constant(r.text());
-  program->inputs = r.numbers<uint32_t>();
+  program->inputs = r.numbers<uint32_t>(), program->written = r.numbers<uint32_t>();
   for (size_t n = r.count(); n > 0; n--) {
     const auto storage = r.number<uint32_t>();
     program->outputs.emplace_back(storage, r.number<int64_t>());
   }
+  for (size_t n = r.count(); n > 0; n--) {
+    const auto storage = r.number<uint32_t>();
+    program->adopted.emplace_back(storage, r.number<uint32_t>());
+  }
+  program->made = r.number<uint32_t>();
   program->floats = r.numbers<uint32_t>(), program->ints = r.numbers<uint32_t>(), program->lifted = r.numbers<uint32_t>();
   program->constants = r.number<Hash>(), program->arena = r.number<int64_t>(), program->kernels = r.number<int64_t>(), program->bytes_moved = r.number<int64_t>();
   for (size_t n = r.count(); n > 0; n--) {

@@ -3,7 +3,9 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <sys/mman.h>
@@ -13,6 +15,7 @@
 #include <utility>
 
 #include "flush.h"
+#include "packing.h"
 #include "python.h"
 
 namespace tiny {
@@ -23,6 +26,8 @@ struct Addresses {
   char* arena = nullptr;
   std::vector<double> floats;
   std::vector<int64_t> ints;
+  std::vector<at::Tensor> made;
+  std::vector<Buffer*> buffers;  // of the inputs
 
   char* operator[](const Slot& slot) const {
     switch (slot.kind) {
@@ -38,6 +43,8 @@ struct Addresses {
         return const_cast<char*>(reinterpret_cast<const char*>(ints.data())) + slot.offset;
       case Slot::Kind::Constant:
         return constants[slot.index] + slot.offset;
+      case Slot::Kind::Made:
+        return static_cast<char*>(made[slot.index].mutable_data_ptr()) + slot.offset;
       default:
         return nullptr;
     }
@@ -63,6 +70,12 @@ at::Tensor tensor_at(const SlotTensor& t, const Addresses& addresses) {
   return at::from_blob(addresses[t.slot], t.sizes, t.strides, at::TensorOptions().dtype(t.dtype));
 }
 
+// Whether the tensor lies as expected in memory of its own, which it shares with no argument and no other result.
+bool stands_alone(const at::Tensor& t, const SlotTensor& expected) {
+  return t.scalar_type() == expected.dtype && t.sizes() == expected.sizes && t.strides() == expected.strides && t.storage_offset() == 0 &&
+         t.storage().allocator() == c10::GetCPUAllocator() && t.storage().use_count() == 1;
+}
+
 void put(std::vector<c10::IValue>& arguments, const std::vector<int>& path, const at::Tensor& tensor) {
   if (path.size() == 1) {
     arguments[path[0]] = tensor;
@@ -77,9 +90,11 @@ void put(std::vector<c10::IValue>& arguments, const std::vector<int>& path, cons
 void HostProgram::add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads,
                              int core_position) {
   TORCH_CHECK(args.size() + values.size() <= 64, "tiny: a kernel of ", args.size() + values.size(), " arguments");
-  steps_.push_back({true, static_cast<uint32_t>(kernels_.size())});
+  steps_.push_back({true, static_cast<uint32_t>(kernels_.size()), {}});
   kernels_.push_back({address, std::move(image), std::move(args), std::move(values), threads, core_position});
 }
+
+void HostProgram::release_after(std::vector<uint32_t> made) { steps_.back().releases = std::move(made); }
 
 uint32_t HostProgram::add_constant(std::string bytes) {
   constants_.push_back(std::move(bytes));
@@ -87,16 +102,16 @@ uint32_t HostProgram::add_constant(std::string bytes) {
 }
 
 HostProgram::Aten HostProgram::make_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
-                                         std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results) {
+                                         std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs) {
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   const bool out_form = op.schema().arguments().size() > arguments.size();
-  return {op, out_form, std::move(arguments), std::move(tensors), std::move(results)};
+  return {op, out_form, std::move(arguments), std::move(tensors), std::move(results), packs};
 }
 
 void HostProgram::add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
-                           std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results) {
-  steps_.push_back({false, static_cast<uint32_t>(atens_.size())});
-  atens_.push_back(make_aten(name, overload, std::move(arguments), std::move(tensors), std::move(results)));
+                           std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs) {
+  steps_.push_back({false, static_cast<uint32_t>(atens_.size()), {}});
+  atens_.push_back(make_aten(name, overload, std::move(arguments), std::move(tensors), std::move(results), packs));
 }
 
 void HostProgram::load_images() {
@@ -133,7 +148,7 @@ void HostProgram::run_kernel(const Kernel& kernel, const Addresses& addresses) c
   });
 }
 
-void HostProgram::run_aten(const Aten& aten, const Addresses& addresses) const {
+void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset);
   torch::jit::Stack stack;
@@ -141,12 +156,25 @@ void HostProgram::run_aten(const Aten& aten, const Addresses& addresses) const {
   for (const auto& [path, tensor] : aten.tensors) put(stack, path, tensor_at(tensor, addresses));
   if (aten.out_form)
     for (const auto& result : aten.results) stack.emplace_back(tensor_at(result, addresses));
-  aten.op.callBoxed(&stack);
+  at::Tensor packed;
+  if (aten.packs) packed = convolve_packed(stack, *addresses.buffers[aten.tensors[1].second.slot.index]);
+  if (packed.defined()) {
+    stack = {packed};
+  } else {
+    aten.op.callBoxed(&stack);
+  }
   if (aten.out_form) return;
   size_t next = 0;
   auto store = [&](const at::Tensor& value) {
     const SlotTensor& result = aten.results[next++];
-    if (value.defined() && result.dtype != at::ScalarType::Undefined) tensor_at(result, addresses).copy_(value);
+    if (!value.defined() || result.dtype == at::ScalarType::Undefined) return;
+    if (result.slot.kind == Slot::Kind::Made) {
+      at::Tensor& made = addresses.made[result.slot.index];
+      made = value;
+      if (!stands_alone(value, result)) made = at::empty_strided(result.sizes, result.strides, value.options().dtype(result.dtype)).copy_(value);
+    } else {
+      tensor_at(result, addresses).copy_(value);
+    }
   };
   for (const auto& value : stack) {
     if (value.isTensor()) {
@@ -165,7 +193,9 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
     Storage& storage = *trace.storages[i];
     if (storage.buffer == nullptr) storage.buffer = host_buffer(storage.device, storage.nbytes);  // never written
     addresses.inputs.push_back(static_cast<char*>(storage.buffer->host));
+    addresses.buffers.push_back(storage.buffer.get());
   }
+  for (uint32_t i : written) addresses.buffers[i]->derived.reset();
   for (const auto& [storage, nbytes] : outputs) {
     fresh.push_back(host_buffer(trace.device, static_cast<size_t>(nbytes)));
     addresses.outputs.push_back(static_cast<char*>(fresh.back()->host));
@@ -179,6 +209,8 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
   for (uint32_t p : floats) addresses.floats.push_back(numbers[p].is_float ? numbers[p].f : static_cast<double>(numbers[p].i));
   for (uint32_t p : ints) addresses.ints.push_back(numbers[p].i);
 
+  addresses.made.resize(made);
+
   const bool timed = debug_level() >= 2;
   times.clear();
   for (const Step& step : steps_) {
@@ -188,9 +220,14 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
     } else {
       run_aten(atens_[step.index], addresses);
     }
+    for (uint32_t i : step.releases) addresses.made[i].reset();
     if (timed) times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
   for (size_t i = 0; i < fresh.size(); i++) trace.storages[outputs[i].first]->buffer = fresh[i];
+  for (const auto& [storage, index] : adopted) {
+    at::Tensor& tensor = addresses.made[index];
+    trace.storages[storage]->buffer = adopted_buffer(trace.device, tensor.nbytes(), tensor.storage());
+  }
 }
 
 }  // namespace tiny

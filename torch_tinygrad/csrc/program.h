@@ -31,9 +31,9 @@ struct Program {
 
 // Where a step finds an operand.
 struct Slot {
-  enum class Kind : uint32_t { Input, Output, Arena, Floats, Ints, Constant, Nowhere };
+  enum class Kind : uint32_t { Input, Output, Arena, Floats, Ints, Constant, Nowhere, Made };
   Kind kind;
-  uint32_t index;  // of the input, output or constant
+  uint32_t index;  // of the input, output, constant or made tensor
   int64_t offset;  // in bytes
 };
 
@@ -51,17 +51,21 @@ class HostProgram final : public Program {
   void run(const Trace& trace, const std::vector<Number>& numbers) override;
 
   std::vector<uint32_t> inputs;                         // storages read, or written in place
+  std::vector<uint32_t> written;                        // which of the inputs are written in place
   std::vector<std::pair<uint32_t, int64_t>> outputs;    // storages that get a new buffer: number, bytes
   std::vector<uint32_t> floats, ints;                   // positions of lifted numbers, by type
+  std::vector<std::pair<uint32_t, uint32_t>> adopted;   // storages that get a tensor which ATen made: number, its index
+  uint32_t made = 0;                                    // tensors that ATen's steps make
   int64_t arena = 0;                                    // bytes of temporaries
 
   // `image` is the machine code where it works at any address, else empty.
   void add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position);
   uint32_t add_constant(std::string bytes);
+  void release_after(std::vector<uint32_t> made);  // lets go of made tensors after the step added last
   void write_to(std::string& bytes) const;
   static std::shared_ptr<HostProgram> read_from(std::string_view bytes);
   void add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
-                std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results);
+                std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs);
 
  private:
   struct Kernel {
@@ -77,16 +81,18 @@ class HostProgram final : public Program {
     std::vector<c10::IValue> arguments;
     std::vector<std::pair<std::vector<int>, SlotTensor>> tensors;  // path into the arguments, tensor
     std::vector<SlotTensor> results;
+    bool packs;  // a convolution that oneDNN computes, of weights that are an input and only read
   };
   struct Step {
     bool is_kernel;
     uint32_t index;
+    std::vector<uint32_t> releases;
   };
   static Aten make_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
-                        std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results);
+                        std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs);
   void load_images();  // gives kernels that were read from disk their addresses
   void run_kernel(const Kernel& kernel, const Addresses& addresses) const;
-  void run_aten(const Aten& aten, const Addresses& addresses) const;
+  void run_aten(const Aten& aten, Addresses& addresses) const;
   std::vector<Step> steps_;
   std::vector<Kernel> kernels_;
   std::vector<Aten> atens_;

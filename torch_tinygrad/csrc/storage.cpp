@@ -202,7 +202,7 @@ Storage* storage_of(const c10::DataPtr& data) {
 
 Buffer::~Buffer() {
   count(device, -static_cast<int64_t>(nbytes));
-  if (host != nullptr) host_memory().give(host, nbytes);
+  if (host != nullptr && !owner) host_memory().give(host, nbytes);
   if (object != nullptr) release_later(object);
 }
 
@@ -215,6 +215,12 @@ std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes) {
   void* block = host_memory().take(nbytes);
   count(device, static_cast<int64_t>(nbytes));
   return std::make_shared<Buffer>(device, nbytes, block, nullptr);
+}
+
+std::shared_ptr<Buffer> adopted_buffer(c10::DeviceIndex device, size_t nbytes, c10::Storage owner) {
+  count(device, static_cast<int64_t>(nbytes));
+  void* const host = owner.mutable_data();
+  return std::make_shared<Buffer>(device, nbytes, host, nullptr, std::move(owner));
 }
 
 std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, PyObject* object) {

@@ -3,6 +3,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/Storage.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
@@ -16,8 +17,8 @@ namespace tiny {
 // The bytes of a storage. On a device whose memory is the host's, `host` points to them; on any other, `object` is the
 // engine's own buffer (a Python object, released with the interpreter lock held, at the next flush).
 struct Buffer {
-  Buffer(c10::DeviceIndex device, size_t nbytes, void* host, _object* object)
-      : device(device), nbytes(nbytes), host(host), object(object) {}
+  Buffer(c10::DeviceIndex device, size_t nbytes, void* host, _object* object, c10::Storage owner = {})
+      : device(device), nbytes(nbytes), host(host), object(object), owner(std::move(owner)) {}
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -26,6 +27,8 @@ struct Buffer {
   const size_t nbytes;
   void* const host;
   _object* const object;
+  const c10::Storage owner;       // of `host`, where ATen allocated it
+  std::shared_ptr<void> derived;  // what a step keeps of these bytes in another form, until they are written
 };
 
 // A flat array that is written lazily. Nodes refer to it by pointer; tensors through their DataPtr's context.
@@ -50,6 +53,7 @@ Storage* storage_of(const c10::DataPtr& data);
 
 // Memory of devices that share the host's: freed blocks are kept and reused.
 std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes);
+std::shared_ptr<Buffer> adopted_buffer(c10::DeviceIndex device, size_t nbytes, c10::Storage owner);
 std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, _object* object);
 void empty_cache();
 

@@ -13,7 +13,8 @@ from torch_tinygrad.trace.reroll import reroll
 
 from . import contractions, host, remote
 from .devices import device_name, is_host
-from .schedule import Cycle, Schedule, schedule
+from .order import Cycle
+from .schedule import Schedule, schedule
 
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):

@@ -12,7 +12,7 @@ from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.lower.graph import Graph
 
-from .schedule import Schedule, accesses
+from .schedule import Schedule
 
 
 def wanted() -> bool:
@@ -27,11 +27,10 @@ def operators(schedule: Schedule) -> list[str]:
     later: dict[UOp, dict[str, None]] = {}
     lines = []
     for call in reversed(schedule.calls):
-        reads, writes = accesses(call, schedule.graph)
-        names = {name: None for b in writes for name in named.get(b, ())}
-        part = "part of " if not names and any(b in later for b in writes) else ""
-        names = names or {name: None for b in writes for name in later.get(b, ())}
-        for buffer in reads - named.keys():
+        names = {name: None for b in call.writes for name in named.get(b, ())}
+        part = "part of " if not names and any(b in later for b in call.writes) else ""
+        names = names or {name: None for b in call.writes for name in later.get(b, ())}
+        for buffer in call.reads - named.keys():
             later.setdefault(buffer, {}).update(names)
         lines.append(part + ", ".join(names))
     return lines[::-1]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import torch
-from tinygrad.engine.realize import estimate_uop, get_runtime
+from tinygrad.engine.realize import estimate_uop, get_call_arg_uops, get_runtime
 from tinygrad.helpers import to_tuple
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad.runtime.support.elf import jit_loader
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
-from torch_tinygrad.lower.graph import AtenStep
+from torch_tinygrad.lower.graph import AtenStep, Operand
 from torch_tinygrad.lower.registry import Meta
 from torch_tinygrad.trace.forms import overload_of
 
 from . import explain
-from .layout import NOWHERE, Place, lay_out
+from .layout import INPUT, NOWHERE, Place, lay_out
 from .schedule import Schedule
 
 
@@ -23,8 +23,9 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     """Compiles the kernels and lays everything out."""
     graph = schedule.graph
     program = _C.HostProgram()
-    layout = lay_out(schedule)
-    program.arena = sum(layout.temporaries)
+    made = made_by_steps(schedule)
+    layout = lay_out(schedule, made=made)
+    program.made, program.adopted, program.arena = len(made), layout.adopted, sum(layout.temporaries)
     held: list = []
 
     for constant in layout.constants:
@@ -33,7 +34,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     operators = explain.operators(schedule)
     fallbacks: dict[str, int] = {}
     moved = 0
-    for (call, arguments), names in zip(layout.calls, operators, strict=True):
+    for (call, arguments), names, releases in zip(layout.calls, operators, layout.releases, strict=True):
         kind = call.src[0]
         slots = [a.place for a in arguments]
         if kind.op is Ops.PROGRAM:
@@ -49,15 +50,16 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             program.kernels += 1
             description.append(f"kernel {info.function_name}, {int(estimate.mem)} bytes: {names}")
         elif kind.op is Ops.CUSTOM_FUNCTION:
-            step = graph.steps[int(kind.arg.partition(":")[2])]
-            moved += add_aten(program, step, slots)
+            step = graph.step(call)
+            moved += add_aten(program, step, slots, layout.written)
             program.kernels += 1
             if step.is_fallback:
                 fallbacks[step.op] = fallbacks.get(step.op, 0) + 1
             description.append(f"aten {step.op}")
         else:
             raise RuntimeError(f"a step that the host cannot run: {kind.op}")
-    program.inputs = layout.inputs
+        program.release_after(releases)
+    program.inputs, program.written = layout.inputs, layout.written
     program.outputs = list(zip(layout.outputs, layout.output_bytes, strict=True))
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})
@@ -86,15 +88,58 @@ def out_form(op: str, results: int):
     return None
 
 
+def nbytes(meta: Meta) -> int:
+    return torch.Size(meta.shape).numel() * meta.dtype.itemsize
+
+
+def fills(meta: Operand, buffer: UOp) -> bool:
+    """Whether a result takes up all of its buffer, without gaps."""
+    sizes = sorted((stride, size) for size, stride in zip(meta.shape, meta.stride, strict=True) if size > 1)
+    expected = 1
+    for stride, size in sizes:
+        if stride != expected:
+            return False
+        expected *= size
+    return nbytes(meta) == buffer.max_numel() * buffer.dtype.itemsize
+
+
 # Operators whose `out=` overload does the work in place rather than copying a result.
 WRITES_DIRECTLY = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_log_softmax"}
 
 
-def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
-    """Adds a step of ATen's; returns the bytes it moves."""
+def writes_directly(step: AtenStep):
+    """The overload that the step can be run with so that it writes into given memory without copying."""
+    return out_form(step.op, len(step.results)) if step.op in WRITES_DIRECTLY else None
 
-    def nbytes(meta: Meta) -> int:
-        return torch.Size(meta.shape).numel() * meta.dtype.itemsize
+
+def made_by_steps(schedule: Schedule) -> list[UOp]:
+    """The buffers that steps of ATen's allocate themselves: results that fill them as they lie."""
+    made = []
+    for call in schedule.calls:
+        if call.uop.src[0].op is Ops.CUSTOM_FUNCTION:
+            step = schedule.graph.step(call.uop)
+            metas = [m for m in step.results if m is not None and nbytes(m)]
+            buffers = get_call_arg_uops(call.uop)[: len(metas)]
+            if writes_directly(step) is None:
+                made += [b for b, m in zip(buffers, metas, strict=True) if b.op is Ops.BUFFER and fills(m, b)]
+    return made
+
+
+def has_packable_weights(step: AtenStep, places: list[Place], written: list[int]) -> bool:
+    """Whether this is a convolution of oneDNN's whose weights are an input that the program only reads. They are then
+    kept in oneDNN's own layout from the second run on (ResNet-18, inference of 16 images: 38 ms instead of 44)."""
+    if step.op != "aten::convolution" or step.arguments[6] or len(step.inputs[1].shape) != 4:
+        return False
+    if places[1].kind != INPUT or places[1].index in written:
+        return False
+    tensors = [torch.empty_strided(m.shape, m.stride, dtype=m.dtype) for m in step.inputs]
+    bias = tensors[2] if len(tensors) > 2 else None
+    backend = torch._C._select_conv_backend(tensors[0], tensors[1], bias, *step.arguments[3:])
+    return backend == torch._C._ConvBackend.Mkldnn
+
+
+def add_aten(program: _C.HostProgram, step: AtenStep, slots: list, written: list[int]) -> int:
+    """Adds a step of ATen's; returns the bytes it moves."""
 
     results = []
     next_slot = 0
@@ -112,14 +157,15 @@ def add_aten(program: _C.HostProgram, step: AtenStep, slots: list) -> int:
             where = where._replace(offset=where.offset + meta.offset * meta.dtype.itemsize)
             next_slot += 1
         tensors.append((list(path), (where, meta.dtype, list(meta.shape), list(meta.stride))))
-    overload = out_form(step.op, len(results)) if step.op in WRITES_DIRECTLY else None
+    overload = writes_directly(step)
     schema = (overload or overload_of(step.op))._schema
     placeholder = torch.empty(0)
     arguments = [_with_placeholders(a, (i,), set(step.paths), placeholder) for i, a in enumerate(step.arguments)]
     arguments = [
         torch.device("cpu") if s.name == "device" else a for s, a in zip(schema.arguments, arguments, strict=False)
     ]
-    program.add_aten(schema.name, schema.overload_name, arguments, tensors, results)
+    packs = has_packable_weights(step, [where for _, (where, *_) in tensors], written)
+    program.add_aten(schema.name, schema.overload_name, arguments, tensors, results, packs)
     return sum(nbytes(m) for m in (*step.inputs, *step.results) if m is not None)
 
 

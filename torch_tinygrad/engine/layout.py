@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,10 +11,11 @@ from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import UOp, buffers
 
 from .memory import plan
-from .schedule import Schedule, base_buffer
+from .order import base_buffer
+from .schedule import Schedule
 
 # The kinds of places, numbered as the C++ runner numbers them.
-INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT, NOWHERE = range(7)
+INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT, NOWHERE, MADE = range(8)
 
 
 class Place(NamedTuple):
@@ -33,29 +35,41 @@ class Operand(NamedTuple):
 class Layout:
     calls: list[tuple[UOp, list[Operand]]]
     inputs: list[int]  # storages read, or written in place
+    written: list[int]  # which of them are written
     outputs: list[int]  # storages that get a new buffer
     output_bytes: list[int]
     temporaries: list[int]  # bytes of each block that temporaries lie in
     constants: list[Buffer] = field(default_factory=list)
+    adopted: list[tuple[int, int]] = field(default_factory=list)  # storages that get a made buffer, and which
+    releases: list[list[int]] = field(default_factory=list)  # for each call, the made buffers it is the last to use
 
 
-def lay_out(schedule: Schedule, views: bool = True) -> Layout:
+def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) -> Layout:
     """Gives every operand of every call its place. Temporaries share one block, unless the device has no `views` of
-    parts of a buffer."""
+    parts of a buffer; buffers that are `made` while the program runs have places of their own."""
     graph = schedule.graph
-    calls = [(call, get_call_arg_uops(call)) for call in schedule.calls]
+    calls = [(call.uop, get_call_arg_uops(call.uop)) for call in schedule.calls]
     based = [[base_buffer(b) for b in arguments] for _, arguments in calls]
     numbers = {graph.float_input: Place(FLOATS, 0, 0), graph.int_input: Place(INTS, 0, 0)}
     used = {buffer for arguments in based for buffer, _ in arguments}
     inputs = list(dict.fromkeys(number for buffer, number in schedule.inputs.items() if buffer in used))
     position = {number: i for i, number in enumerate(inputs)}
-    outputs = list(schedule.outputs.values())
-    layout = Layout([], inputs, outputs, [graph.flats[number].storage.nbytes for number in outputs], [])
+    made_at = {b: Place(MADE, i, 0) for i, b in enumerate(made)}
+    outputs = {b: number for b, number in schedule.outputs.items() if b not in made_at}
+    nbytes = [graph.flats[number].storage.nbytes for number in outputs.values()]
+    written = {schedule.inputs[b] for call in schedule.calls for b in call.writes if b in schedule.inputs}
+    layout = Layout([], inputs, [position[n] for n in written], list(outputs.values()), nbytes, [])
     places: dict[UOp | None, Place] = dict(numbers)
     places |= {b: Place(INPUT, position[number], 0) for b, number in schedule.inputs.items() if b in used}
-    places |= {b: Place(OUTPUT, i, 0) for i, b in enumerate(schedule.outputs)}
+    places |= {b: Place(OUTPUT, i, 0) for i, b in enumerate(outputs)} | made_at
+    layout.adopted = [(schedule.outputs[b], i) for i, b in enumerate(made) if b in schedule.outputs]
 
     lifetimes: dict[UOp, list[int]] = {}
+    last_use = {buffer: step for step, arguments in enumerate(based) for buffer, _ in arguments}
+    layout.releases = [[] for _ in calls]
+    for i, buffer in enumerate(made):
+        if buffer not in schedule.outputs:
+            layout.releases[last_use[buffer]].append(i)
     for step, arguments in enumerate(based):
         for buffer, _ in arguments:
             if buffer in places:

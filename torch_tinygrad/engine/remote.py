@@ -162,7 +162,7 @@ class RemoteProgram:
                 self.description.append(f"kernel {kernel.info.function_name}, {moved} bytes: {names}")
                 steps.append(kernel)
             elif kind.op is Ops.CUSTOM_FUNCTION:
-                step = graph.steps[int(kind.arg.partition(":")[2])]
+                step = graph.step(call)
                 aten = AtenCall(step, operands)
                 moved = aten.bytes_moved
                 if step.is_fallback:

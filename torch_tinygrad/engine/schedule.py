@@ -7,9 +7,8 @@ their old elements one by one. Every such write makes a new version of the buffe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.helpers import Context
 from tinygrad.schedule import create_linear_with_vars
 from tinygrad.tensor import transform_to_call
@@ -19,6 +18,8 @@ from torch_tinygrad.lower.graph import Graph
 from torch_tinygrad.lower.storages import Flat
 
 from .kernels import compiled
+from .merge import merged
+from .order import Call, dependencies, in_order, with_accesses
 
 
 @dataclass
@@ -30,20 +31,7 @@ class Schedule:
     outputs: dict[UOp, int] = field(default_factory=dict)  # buffer → storage that gets it
     older: dict[UOp, list[UOp]] = field(default_factory=dict)  # version of a buffer → those before it
     stores: list[UOp] = field(default_factory=list)
-    calls: list[UOp] = field(default_factory=list)
-
-
-class Cycle(Exception):
-    """Two in-place writes each want to run after the other."""
-
-
-def base_buffer(uop: UOp) -> tuple[UOp, int]:
-    """The buffer a kernel argument lies in, and its byte offset there."""
-    view = uop.contiguous_view()
-    if view is None:
-        raise RuntimeError(f"a kernel argument that is no buffer: {uop.op}")
-    buffer, offset = view
-    return buffer, int(offset) * buffer.dtype.itemsize
+    calls: list[Call] = field(default_factory=list)
 
 
 def schedule(graph: Graph) -> Schedule:
@@ -56,7 +44,7 @@ def schedule(graph: Graph) -> Schedule:
             names = flat.versions.names
             result.inputs |= dict.fromkeys(names, number)
             result.older |= {name: names[:i] for i, name in enumerate(names) if i}
-    result.calls = _ordered(_compiled(result.stores), result)
+    result.calls = _calls(result)
     return result
 
 
@@ -100,67 +88,17 @@ def _fits(flat: Flat) -> bool:
     return buffer is not None and buffer.dtype == flat.value.dtype and buffer.shape == flat.value.uop.shape
 
 
-def _compiled(stores: list[UOp]) -> list[UOp]:
-    """The kernels that carry out these stores."""
-    if not stores:
+def _calls(result: Schedule) -> list[Call]:
+    """The compiled kernels and other steps that carry out the stores."""
+    if not result.stores:
         return []
     with Context(NO_MEMORY_PLANNER=1):
-        call, _ = transform_to_call(UOp.sink(*stores))
+        call, _ = transform_to_call(UOp.sink(*result.stores))
         linear, variables = create_linear_with_vars(call)
     assert not variables
-    return compiled(list(linear.src))
-
-
-def accesses(call: UOp, graph: Graph) -> tuple[set[UOp], set[UOp]]:
-    """The buffers a call reads, and those it writes."""
-    buffers = [base_buffer(b)[0] for b in get_call_arg_uops(call)]
-    kind = call.src[0]
-    if kind.op is Ops.PROGRAM:
-        return {buffers[i] for i in kind.arg.ins}, {buffers[i] for i in kind.arg.outs}
-    if kind.op is Ops.CUSTOM_FUNCTION:
-        outs = graph.steps[int(kind.arg.partition(":")[2])].count_results()
-        return set(buffers[outs:]), set(buffers[:outs])
-    return set(buffers[1:]), set(buffers[:1])
-
-
-def _ordered(calls: list[UOp], result: Schedule) -> list[UOp]:
-    """The calls with everyone who uses an older version of a buffer before the writer of the next."""
-    if not result.older:
-        return calls
-    touched = [accesses(call, result.graph) for call in calls]
-    users: dict[UOp, list[int]] = {}
-    for i, (reads, writes) in enumerate(touched):
-        for buffer in reads | writes:
-            users.setdefault(buffer, []).append(i)
-    after: list[set[int]] = [set() for _ in calls]  # who must run after call i
-    last_writer: dict[UOp, int] = {}
-    readers_since: dict[UOp, list[int]] = {}
-    for i, (reads, writes) in enumerate(touched):
-        for buffer in reads:
-            if buffer in last_writer:
-                after[last_writer[buffer]].add(i)
-            readers_since.setdefault(buffer, []).append(i)
-        for buffer in writes:
-            before = [*readers_since.pop(buffer, []), *([last_writer[buffer]] if buffer in last_writer else [])]
-            for version in result.older.get(buffer, []):
-                before += users.get(version, [])
-            for j in before:
-                if j != i:
-                    after[j].add(i)
-            last_writer[buffer] = i
-    waiting = [0] * len(calls)
-    for followers in after:
-        for j in followers:
-            waiting[j] += 1
-    ready = [i for i in range(len(calls) - 1, -1, -1) if waiting[i] == 0]
-    order = []
-    while ready:
-        i = ready.pop()
-        order.append(calls[i])
-        for j in sorted(after[i], reverse=True):
-            waiting[j] -= 1
-            if waiting[j] == 0:
-                ready.append(j)
-    if len(order) != len(calls):
-        raise Cycle
-    return order
+    calls = [with_accesses(uop, result.graph) for uop in linear.src]
+    calls, before = in_order(calls, dependencies(calls, result.older))
+    names = {name: versions[0] for name, versions in result.older.items()}
+    calls = merged(calls, before, names, kept={*result.inputs, *result.outputs})
+    programs = compiled([call.uop for call in calls])
+    return [replace(call, uop=program) for call, program in zip(calls, programs, strict=True)]

@@ -74,6 +74,10 @@ class Graph:
     steps: list[AtenStep] = field(default_factory=list)
     origins: dict[UOp, str] = field(default_factory=dict)  # of results, the operator
 
+    def step(self, call: UOp) -> AtenStep:
+        """The step that a call of a CUSTOM_FUNCTION stands for."""
+        return self.steps[int(call.src[0].arg.partition(":")[2])]
+
 
 class NodeError(RuntimeError):
     """A node could not be lowered. `tiny_node` is its number in the recorded trace."""

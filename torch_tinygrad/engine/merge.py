@@ -1,0 +1,163 @@
+"""Kernels that loop over the same elements become one kernel with several results.
+
+tinygrad's kernels write one result each. An optimizer's step then reads its gradients and moments once for every result
+it leaves; in one kernel each is read once, and what one result needs of another never leaves the registers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tinygrad.engine.realize import get_call_arg_uops
+from tinygrad.uop.ops import AxisType, GroupOp, KernelInfo, Ops, UOp
+
+from .order import Call, slots
+
+# Buffers that a kernel may have on every device (Metal binds 31), and groups that a kernel is tried with.
+_MOST_BUFFERS = 24
+_MOST_TRIES = 8
+
+_PLAIN = {Ops.PARAM, Ops.CONST, Ops.RANGE, Ops.INDEX, Ops.STORE, Ops.END, Ops.SINK, *GroupOp.Elementwise}
+
+
+@dataclass
+class Kernel:
+    """What is stored where for each element that the loops pass. Buffers have the same number (a PARAM's slot) in all
+    kernels, and loops are numbered in order, so that equal elements and equal values are the same UOp."""
+
+    place: int
+    members: list[int]
+    loops: tuple[UOp, ...]
+    stores: dict[UOp, UOp]  # element → value
+
+    @property
+    def loads(self) -> list[UOp]:
+        values = UOp.sink(*self.stores.values(), *(index for element in self.stores for index in element.src[1:]))
+        return [u for u in values.toposort() if u.op is Ops.INDEX]
+
+
+def merged(calls: list[Call], before: list[set[int]], same: dict[UOp, UOp], kept: set[UOp]) -> list[Call]:
+    """The calls with kernels merged. `before` says which calls each one must follow, `same` which buffer a version of
+    one is, and `kept` which buffers are read after the program."""
+    buffers: list[UOp] = []
+    group_of: dict[int, Kernel] = {}
+    users: dict[UOp, list[Kernel]] = defaultdict(list)
+    for kernel in _candidates(calls, buffers):
+        (i,) = kernel.members
+        own = {load for load in kernel.loads if all(r in load.ranges for r in kernel.loops)} | kernel.stores.keys()
+        for group in {id(g): g for element in own for g in users[element][-_MOST_TRIES:]}.values():
+            places = (group_of[j].place if j in group_of else j for j in before[i] if j not in group.members)
+            if all(place < group.place for place in places) and (stores := _joined(group, kernel, buffers, same)):
+                group.stores = stores
+                group.members.append(i)
+                kernel = group
+                break
+        group_of[i] = kernel
+        for element in own:
+            if kernel not in users[element]:
+                users[element].append(kernel)
+    readers: dict[UOp, set[int]] = defaultdict(set)
+    for i, call in enumerate(calls):
+        for buffer in call.reads:
+            readers[buffer].add(i)
+    result = []
+    for i, call in enumerate(calls):
+        group = group_of.get(i)
+        if group is None or len(group.members) == 1:
+            result.append(call)
+        elif group.place == i:
+            inside = set(group.members)
+            result.append(_call(group, buffers, lambda b, inside=inside: b in kept or bool(readers[b] - inside)))
+    return result
+
+
+def _candidates(calls: list[Call], buffers: list[UOp]) -> Iterator[Kernel]:
+    """Kernels that compute element by element and share a buffer with another one of the same loops."""
+    found: dict[int, tuple] = {}
+    for i, call in enumerate(calls):
+        if (sizes := _loop_sizes(call.uop.src[0])) is not None:
+            found[i] = (sizes, get_call_arg_uops(call.uop))
+    uses = Counter((sizes, buffer) for sizes, arguments in found.values() for buffer in set(arguments))
+    numbers: dict[UOp, int] = {}
+    for i, (sizes, arguments) in found.items():
+        if all(b.op is Ops.BUFFER for b in arguments) and any(uses[sizes, b] > 1 for b in arguments):
+            for buffer in arguments:
+                if buffer not in numbers:
+                    numbers[buffer] = len(buffers)
+                    buffers.append(buffer)
+            yield _numbered(i, calls[i].uop, [numbers[b] for b in arguments])
+
+
+def _loop_sizes(sink: UOp) -> tuple | None:
+    """The sizes of the loops of a kernel that stores one value for each element."""
+    if sink.op is not Ops.SINK or len(sink.src) != 1 or (end := sink.src[0]).op is not Ops.END:
+        return None
+    store, loops = end.src[0], end.src[1:]
+    if store.op is not Ops.STORE or len(store.src) != 2 or store.src[0].op is not Ops.INDEX:
+        return None
+    parts = sink.toposort()
+    if any(u.op not in _PLAIN or (u.op is Ops.INDEX and u.src[0].op is not Ops.PARAM) for u in parts):
+        return None
+    if any(r not in loops or r.arg[-1] is not AxisType.WEAK for r in parts if r.op is Ops.RANGE):
+        return None
+    return tuple(r.src[0] for r in loops)
+
+
+def _numbered(i: int, call: UOp, numbers: list[int]) -> Kernel:
+    end = call.src[0].src[0]
+    places = {r: r.replace(arg=(axis, AxisType.WEAK)) for axis, r in enumerate(end.src[1:])}
+    places |= _renumbered(end, numbers)
+    element, value = end.src[0].substitute(places, walk=True).src
+    return Kernel(i, [i], tuple(places[r] for r in end.src[1:]), {element: value})
+
+
+def _renumbered(kernel: UOp, numbers) -> dict[UOp, UOp]:
+    params = [u for u in kernel.toposort() if u.op is Ops.PARAM]
+    return {u: u.replace(arg=replace(u.arg, slot=numbers[u.arg.slot])) for u in params}
+
+
+def _joined(group: Kernel, kernel: Kernel, buffers: list[UOp], same: dict[UOp, UOp]) -> dict[UOp, UOp] | None:
+    """The stores of both, where running them element by element gives what running one after the other does."""
+    stores = group.stores | {e: value.substitute(group.stores, walk=True) for e, value in kernel.stores.items()}
+    both = Kernel(group.place, [], group.loops, stores)
+    loads = both.loads
+
+    def memory(element: UOp) -> UOp:
+        buffer = buffers[element.src[0].arg.slot]
+        return same.get(buffer, buffer)
+
+    written = {memory(element): element for element in stores}
+    if len(written) != len(group.stores) + len(kernel.stores):
+        return None
+    if len({u.src[0] for u in (*loads, *stores)}) > _MOST_BUFFERS:
+        return None
+    overwritten = [load for load in loads if memory(load) in written]
+    for load in overwritten:
+        element = written[memory(load)]
+        if load.src[1:] != element.src[1:] or load not in stores[element].backward_slice_with_self:
+            return None
+    return None if overwritten and _may_load_twice(stores.values(), overwritten) else stores
+
+
+def _may_load_twice(values, loads: list[UOp]) -> bool:
+    """Whether tinygrad may load some of these again under a condition, and so after they are overwritten."""
+    conditional = (s for u in UOp.sink(*values).toposort() if u.op is Ops.WHERE for s in u.src[1:])
+    for value in conditional:
+        while value.op is Ops.CAST:
+            value = value.src[0]
+        if value in loads:
+            return True
+    return False
+
+
+def _call(group: Kernel, buffers: list[UOp], is_read: Callable[[UOp], bool]) -> Call:
+    """The merged kernel. What only its own parts would read is not stored."""
+    stores = [e.store(value) for e, value in group.stores.items() if is_read(buffers[e.src[0].arg.slot])]
+    body = UOp.group(*stores).end(*group.loops)
+    used = list(dict.fromkeys(u.arg.slot for u in body.toposort() if u.op is Ops.PARAM))
+    body = body.substitute(_renumbered(body, {slot: i for i, slot in enumerate(used)}), walk=True)
+    reads, writes = slots(sink := UOp.sink(body, arg=KernelInfo()))
+    call = sink.call(*(arguments := [buffers[slot] for slot in used]))
+    return Call(call, {arguments[i] for i in reads}, {arguments[i] for i in writes})

@@ -1,0 +1,102 @@
+"""The order of a schedule's calls: who reads and writes which buffers, and who must run before whom.
+
+Versions of a buffer are different names of the same memory (`lower/in_place.py`): whoever uses an older version runs
+before the writer of the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinygrad.engine.realize import get_call_arg_uops
+from tinygrad.uop.ops import Ops, UOp
+
+from torch_tinygrad.lower.graph import Graph
+
+
+class Cycle(Exception):
+    """Two in-place writes each want to run after the other."""
+
+
+@dataclass
+class Call:
+    """A step of a schedule: a kernel, a copy or a step of ATen's."""
+
+    uop: UOp
+    reads: set[UOp]
+    writes: set[UOp]
+
+
+def base_buffer(uop: UOp) -> tuple[UOp, int]:
+    """The buffer a kernel argument lies in, and its byte offset there."""
+    view = uop.contiguous_view()
+    if view is None:
+        raise RuntimeError(f"a kernel argument that is no buffer: {uop.op}")
+    buffer, offset = view
+    return buffer, int(offset) * buffer.dtype.itemsize
+
+
+def with_accesses(uop: UOp, graph: Graph) -> Call:
+    buffers = [base_buffer(b)[0] for b in get_call_arg_uops(uop)]
+    kind = uop.src[0]
+    if kind.op is Ops.SINK:
+        reads, writes = slots(kind)
+        return Call(uop, {buffers[i] for i in reads}, {buffers[i] for i in writes})
+    outs = graph.step(uop).count_results() if kind.op is Ops.CUSTOM_FUNCTION else 1
+    return Call(uop, set(buffers[outs:]), set(buffers[:outs]))
+
+
+def slots(kernel: UOp) -> tuple[set[int], set[int]]:
+    """The arguments that a kernel reads, and those it writes."""
+    reads, writes = set(), set()
+    for u in kernel.toposort():
+        for i, s in enumerate(u.src):
+            if s.op in (Ops.INDEX, Ops.SHRINK) and (buffer := s.src[0].buf_uop).op is Ops.PARAM:
+                (writes if u.op is Ops.STORE and i == 0 else reads).add(buffer.arg.slot)
+    return reads, writes
+
+
+def dependencies(calls: list[Call], older: dict[UOp, list[UOp]]) -> list[set[int]]:
+    """For each call, those it must run after. `older` names the versions of a buffer before a version."""
+    users: dict[UOp, list[int]] = {}
+    for i, call in enumerate(calls):
+        for buffer in call.reads | call.writes:
+            users.setdefault(buffer, []).append(i)
+    before: list[set[int]] = []
+    last_writer: dict[UOp, int] = {}
+    readers_since: dict[UOp, list[int]] = {}
+    for i, call in enumerate(calls):
+        mine = {last_writer[buffer] for buffer in call.reads if buffer in last_writer}
+        for buffer in call.reads:
+            readers_since.setdefault(buffer, []).append(i)
+        for buffer in call.writes:
+            mine.update(readers_since.pop(buffer, []))
+            mine.update([last_writer[buffer]] if buffer in last_writer else [])
+            for version in older.get(buffer, []):
+                mine.update(users.get(version, []))
+            last_writer[buffer] = i
+        before.append(mine - {i})
+    return before
+
+
+def in_order(calls: list[Call], before: list[set[int]]) -> tuple[list[Call], list[set[int]]]:
+    """The calls with each after those it must follow, and as soon after them as can be: what one leaves is likely to be
+    in the processor's caches. With them, `before` for their new places."""
+    after: list[list[int]] = [[] for _ in calls]
+    for i, mine in enumerate(before):
+        for j in mine:
+            after[j].append(i)
+    waiting = [len(mine) for mine in before]
+    ready = [i for i in range(len(calls) - 1, -1, -1) if waiting[i] == 0]
+    order = []
+    while ready:
+        i = ready.pop()
+        order.append(i)
+        for j in reversed(after[i]):
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                ready.append(j)
+    if len(order) != len(calls):
+        raise Cycle
+    places = {i: place for place, i in enumerate(order)}
+    return [calls[i] for i in order], [{places[j] for j in before[i]} for i in order]
