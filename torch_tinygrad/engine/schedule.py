@@ -78,8 +78,7 @@ def _made_aside(value: UOp) -> UOp | None:
     if value.op is not Ops.AFTER or value.src[0].op is not Ops.BUFFER:
         return None
     made = value.src[1]
-    is_step = made.op is Ops.CALL and made.src[0].op is Ops.CUSTOM_FUNCTION
-    return value if is_step or (made.op is Ops.STORE and made.src[0] is value.src[0]) else None
+    return value if made.op is Ops.CALL or (made.op is Ops.STORE and made.src[0] is value.src[0]) else None
 
 
 def _fits(flat: Flat) -> bool:

@@ -7,6 +7,7 @@ Loops have constant bounds (tinygrad ends a loop together with what its bound de
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -109,6 +110,39 @@ class Loops:
             with self.when(at < size):
                 yield at
 
+    def reduce(self, size: int, element: Callable[[UOp], UOp], combine: Callable[[UOp, UOp], UOp], start: UOp) -> UOp:
+        """element(0), element(1), ... element(size-1), which may be read in any order, combined by the threads of the
+        group; all of them have the result."""
+        mine = self.variable(start, start.dtype)
+        if self.lane is None:
+            with self.loop(size) as at:
+                self.set(mine, combine(self.value(mine), element(at)))
+            return self.value(mine)
+        with self.loop(math.ceil(size / self.lanes)) as part:
+            at = part * self.lanes + self.lane
+            with self.when(at < size):
+                value = element(at)
+            self.set(mine, combine(self.value(mine), (at < size).where(value, start) if size % self.lanes else value))
+        # In two steps: some threads combine a few each, then all combine those.
+        few = math.isqrt(self.lanes)
+        while self.lanes % few:
+            few -= 1
+        all_of_them, some = self._shared(self.lanes, start.dtype), self._shared(few, start.dtype)
+        self.store((all_of_them, self.lane, self.value(mine)))
+        self.sync()
+        each = self.lanes // few
+        with self.when(self.lane < few):
+            part = functools.reduce(combine, [self.load(all_of_them, self.lane * each + j) for j in range(each)])
+            self.store((some, self.lane, part))
+        self.sync()
+        self.set(mine, functools.reduce(combine, [self.load(some, j) for j in range(few)]))
+        return self.value(mine)
+
+    def _shared(self, size: int, dtype: DType) -> UOp:
+        """Memory of the group's."""
+        self.registers += 1
+        return UOp.placeholder((size,), dtype, self.registers - 1, AddrSpace.LOCAL)
+
     @contextmanager
     def share_grid(self, rows: int, columns: int) -> Iterator[tuple[UOp, UOp]]:
         """The statements inside for every row and column, in any order, by all threads of the group."""
@@ -149,6 +183,15 @@ def together(statements: tuple[UOp, ...]) -> UOp:
 def run(name: str, body: Callable[..., None], problems: int, width: int, outs: list[Tensor], *inputs: Tensor) -> list:
     """What copies of `outs` are after one kernel: `body(loops, *outs, *inputs)` writes its statements, on flat buffers.
     `width` is how many threads could share a problem."""
+    # Flat from the start: in an index that is reshaped tinygrad drops conditions on loops the place does not depend on.
+    results = run_into(name, body, problems, width, [fresh(t.reshape(t.numel())) for t in outs], *inputs)
+    return [result.reshape(out.shape) for result, out in zip(results, outs, strict=True)]
+
+
+def run_into(
+    name: str, body: Callable[..., None], problems: int, width: int, outs: list[Tensor], *inputs: Tensor
+) -> list[Tensor]:
+    """The same with `outs` themselves, flat buffers that nothing else reads."""
     parallel = in_parallel(outs[0])
     lanes = min(MOST_LANES, math.ceil(width / LANES) * LANES) if parallel and width > 1 else 1
 
@@ -157,10 +200,7 @@ def run(name: str, body: Callable[..., None], problems: int, width: int, outs: l
         body(loops, *(b.flatten() for b in buffers))
         return loops.sink(name)
 
-    # Flat from the start: in an index that is reshaped tinygrad drops conditions on loops the place does not depend on.
-    flat = [fresh(t.reshape(t.numel())) for t in outs]
-    results = Tensor.custom_kernel(*flat, *(stored(t) for t in inputs), fxn=kernel)[: len(outs)]
-    return [result.reshape(out.shape) for result, out in zip(results, outs, strict=True)]
+    return Tensor.custom_kernel(*outs, *(stored(t) for t in inputs), fxn=kernel)[: len(outs)]
 
 
 def run_each(

@@ -8,6 +8,7 @@ import torch
 from tinygrad import Tensor
 from tinygrad.dtype import DType
 
+from . import rows
 from .matmul import accumulator
 from .registry import lowers
 
@@ -161,6 +162,8 @@ def inner_axes(x: Tensor, normalized_shape) -> tuple[int, ...]:
 
 @lowers(aten.native_layer_norm.default)
 def layer_norm(x, normalized_shape, weight, bias, eps):
+    if rows.worth(x, len(normalized_shape)):
+        return rows.layer_norm(x, len(normalized_shape), weight, bias, eps)
     x = wide(x)
     mean, var, _ = statistics(x, inner_axes(x, normalized_shape), x.dtype)
     rstd = (var + eps).rsqrt()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from tinygrad import Tensor
+from tinygrad import Tensor, dtypes
 
 from torch_tinygrad.lower import maths as m
+from torch_tinygrad.lower import rows
 from torch_tinygrad.lower.maths import widen
 from torch_tinygrad.lower.registry import TO_TINY, lowers
 from torch_tinygrad.lower.threads import before_sum
@@ -22,6 +23,8 @@ def exponentials(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @lowers(aten._softmax.default)
 def softmax(x, dim, half_to_float):
+    if x.ndim and dim % x.ndim == x.ndim - 1 and rows.worth(x, 1):
+        return rows.softmax(x, dtypes.float32 if half_to_float else x.dtype)
     x = x.cast(widen(x.dtype))
     if x.ndim == 0:
         return m.times_zero(x) + 1.0
@@ -31,6 +34,8 @@ def softmax(x, dim, half_to_float):
 
 @lowers(aten._log_softmax.default)
 def log_softmax(x, dim, half_to_float):
+    if x.ndim and dim % x.ndim == x.ndim - 1 and rows.worth(x, 1):
+        return rows.log_softmax(x, dtypes.float32 if half_to_float else x.dtype)
     x = x.cast(widen(x.dtype))
     if x.ndim == 0:
         return m.times_zero(x)
