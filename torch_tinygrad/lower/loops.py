@@ -189,11 +189,17 @@ def run(name: str, body: Callable[..., None], problems: int, width: int, outs: l
 
 
 def run_into(
-    name: str, body: Callable[..., None], problems: int, width: int, outs: list[Tensor], *inputs: Tensor
+    name: str,
+    body: Callable[..., None],
+    problems: int,
+    width: int,
+    outs: list[Tensor],
+    *inputs: Tensor,
+    most_lanes: int = MOST_LANES,
 ) -> list[Tensor]:
     """The same with `outs` themselves, flat buffers that nothing else reads."""
     parallel = in_parallel(outs[0])
-    lanes = min(MOST_LANES, math.ceil(width / LANES) * LANES) if parallel and width > 1 else 1
+    lanes = min(most_lanes, math.ceil(width / LANES) * LANES) if parallel and width > 1 else 1
 
     def kernel(*buffers: UOp) -> UOp:
         loops = Loops(problems, lanes, parallel)

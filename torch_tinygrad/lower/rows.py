@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import e, inf, log2, prod
 
-from tinygrad import Tensor, dtypes
+from tinygrad import Device, Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import UOp
 
-from .loops import Loops, run_into
+from .loops import MOST_LANES, Loops, run_into
 from .threads import in_parallel
 
 # Elements of a row that are worth a group of threads.
@@ -64,7 +64,8 @@ def _softmax(x: Tensor, result: DType, finished: Callable[[UOp, UOp], UOp]) -> T
         with loops.share(width) as i:
             loops.store((out, row.at(i), finished(row[i] - most, total).cast(result)))
 
-    (out,) = run_into("softmax", body, x.numel() // width, width, [_empty(x.numel(), result, x)], x)
+    outs = [_empty(x.numel(), result, x)]
+    (out,) = run_into("softmax", body, x.numel() // width, width, outs, x, most_lanes=_lanes(x, width))
     return out.reshape(x.shape)
 
 
@@ -91,9 +92,16 @@ def layer_norm(x: Tensor, last: int, weight: Tensor | None, bias: Tensor | None,
 
     outs = [_empty(x.numel(), result, x), _empty(count, KEPT, x), _empty(count, KEPT, x)]
     scales = [p for p in (weight, bias) if p is not None]
-    out, mean, deviation = run_into("layer_norm", body, count, width, outs, x, *scales)
+    lanes = _lanes(x, width)
+    out, mean, deviation = run_into("layer_norm", body, count, width, outs, x, *scales, most_lanes=lanes)
     each = (*outer, *(1,) * last)
     return out.reshape(x.shape), mean.reshape(each), deviation.reshape(each)
+
+
+def _lanes(x: Tensor, width: int) -> int:
+    """How many threads may share a row: some devices have twice as many in a group as all have."""
+    most = Device[x.device].renderer.local_max
+    return 2 * MOST_LANES if most and 2 * MOST_LANES <= most[0] <= 1024 and width >= 8 * MOST_LANES else MOST_LANES
 
 
 def _exp(value: UOp) -> UOp:
