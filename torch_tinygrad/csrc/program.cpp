@@ -22,11 +22,12 @@ namespace tiny {
 
 // Where the operands of a run are.
 struct Addresses {
+  c10::DeviceIndex device;
   std::vector<char*> inputs, outputs, constants;
   char* arena = nullptr;
   std::vector<double> floats;
   std::vector<int64_t> ints;
-  std::vector<at::Tensor> made;
+  std::vector<std::shared_ptr<Buffer>> made;
   std::vector<Buffer*> buffers;  // of the inputs
 
   char* operator[](const Slot& slot) const {
@@ -44,7 +45,7 @@ struct Addresses {
       case Slot::Kind::Constant:
         return constants[slot.index] + slot.offset;
       case Slot::Kind::Made:
-        return static_cast<char*>(made[slot.index].mutable_data_ptr()) + slot.offset;
+        return static_cast<char*>(made[slot.index]->host) + slot.offset;
       default:
         return nullptr;
     }
@@ -169,9 +170,9 @@ void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
     const SlotTensor& result = aten.results[next++];
     if (!value.defined() || result.dtype == at::ScalarType::Undefined) return;
     if (result.slot.kind == Slot::Kind::Made) {
-      at::Tensor& made = addresses.made[result.slot.index];
-      made = value;
-      if (!stands_alone(value, result)) made = at::empty_strided(result.sizes, result.strides, value.options().dtype(result.dtype)).copy_(value);
+      at::Tensor kept = value;
+      if (!stands_alone(value, result)) kept = at::empty_strided(result.sizes, result.strides, value.options().dtype(result.dtype)).copy_(value);
+      addresses.made[result.slot.index] = adopted_buffer(addresses.device, kept.nbytes(), kept.storage());
     } else {
       tensor_at(result, addresses).copy_(value);
     }
@@ -186,7 +187,7 @@ void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
 }
 
 void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
-  Addresses addresses;
+  Addresses addresses{trace.device};
   std::vector<std::shared_ptr<Buffer>> fresh;
   addresses.inputs.reserve(inputs.size());
   for (uint32_t i : inputs) {
@@ -224,10 +225,7 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
     if (timed) times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
   for (size_t i = 0; i < fresh.size(); i++) trace.storages[outputs[i].first]->buffer = fresh[i];
-  for (const auto& [storage, index] : adopted) {
-    at::Tensor& tensor = addresses.made[index];
-    trace.storages[storage]->buffer = adopted_buffer(trace.device, tensor.nbytes(), tensor.storage());
-  }
+  for (const auto& [storage, index] : adopted) trace.storages[storage]->buffer = addresses.made[index];
 }
 
 }  // namespace tiny
