@@ -26,25 +26,28 @@ def gpt(quick):
     loss = lambda model, inputs: F.cross_entropy(model(inputs[0]), inputs[1])
     return GPT(size), loss, [tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()]
 
-def peak_on_cpu(step):
+def peak_on_cpu(steps):
+    # Only what is allocated while it profiles is counted: from the model on.
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as found:
-        step()
+        steps()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         found.export_chrome_trace(file.name)
         events = json.load(open(file.name))["traceEvents"]
     return max(e["args"]["Total Allocated"] for e in events if e["name"] == "[memory]")
 
-def peak_on_tiny(step):
-    torch.tiny.reset_peak_memory_stats()
-    step()
+def peak_on_tiny(steps):
+    steps()
     torch.tiny.synchronize()
     return torch.tiny.max_memory_allocated()
 
+def steps():
+    step = torch_training(model, loss, inputs)({device!r}, False)
+    for _ in range(4):
+        step()
+
 torch.manual_seed(0)
-step = torch_training(*{network}({quick}))({device!r}, False)
-for _ in range(4):
-    step()
-print("BYTES", {{"cpu": peak_on_cpu, "tiny": peak_on_tiny}}[{device!r}](step))
+model, loss, inputs = {network}({quick})
+print("BYTES", {{"cpu": peak_on_cpu, "tiny": peak_on_tiny}}[{device!r}](steps))
 """
 
 NETWORKS = {"demo CNN, batch 64": "cnn", "GPT, batch 8": "gpt"}

@@ -7,6 +7,8 @@ before the writer of the next.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
@@ -79,24 +81,50 @@ def dependencies(calls: list[Call], older: dict[UOp, list[UOp]]) -> list[set[int
     return before
 
 
-def in_order(calls: list[Call], before: list[set[int]]) -> tuple[list[Call], list[set[int]]]:
-    """The calls with each after those it must follow, and as soon after them as can be: what one leaves is likely to be
-    in the processor's caches. With them, `before` for their new places."""
+def in_order(calls: list[Call], before: list[set[int]], lasting: set[UOp]) -> tuple[list[Call], list[set[int]]]:
+    """The calls with each after those it must follow: next comes the one that leaves the fewest bytes of temporaries
+    alive, and of equal ones the one whose operands are the latest, likely to be in the processor's caches. `lasting`
+    buffers are no temporaries. With the calls, `before` for their new places."""
     after: list[list[int]] = [[] for _ in calls]
     for i, mine in enumerate(before):
         for j in mine:
             after[j].append(i)
+    users: dict[UOp, set[int]] = {}
+    for i, call in enumerate(calls):
+        for buffer in (call.reads | call.writes) - lasting:
+            users.setdefault(buffer, set()).add(i)
+    made: set[UOp] = set()
+
+    def growth(i: int) -> int:
+        taken = sum(nbytes(b) for b in calls[i].writes if b in users and b not in made)
+        return taken - sum(nbytes(b) for b in calls[i].reads | calls[i].writes if users.get(b) == {i})
+
+    turn = count(0, -1)
     waiting = [len(mine) for mine in before]
-    ready = [i for i in range(len(calls) - 1, -1, -1) if waiting[i] == 0]
-    order = []
+    ready = [(growth(i), next(turn), i) for i in range(len(calls) - 1, -1, -1) if waiting[i] == 0]
+    heapify(ready)
+    order: list[int] = []
+    places: dict[int, int] = {}
     while ready:
-        i = ready.pop()
+        _, _, i = heappop(ready)
+        if i in places:
+            continue
+        places[i] = len(order)
         order.append(i)
+        made |= calls[i].writes
+        for buffer in calls[i].reads | calls[i].writes:
+            left = users.get(buffer, set())
+            left.discard(i)
+            if len(left) == 1 and waiting[last := next(iter(left))] == 0:
+                heappush(ready, (growth(last), next(turn), last))
         for j in reversed(after[i]):
             waiting[j] -= 1
             if waiting[j] == 0:
-                ready.append(j)
+                heappush(ready, (growth(j), next(turn), j))
     if len(order) != len(calls):
         raise Cycle
-    places = {i: place for place, i in enumerate(order)}
     return [calls[i] for i in order], [{places[j] for j in before[i]} for i in order]
+
+
+def nbytes(buffer: UOp) -> int:
+    return buffer.max_numel() * buffer.dtype.itemsize

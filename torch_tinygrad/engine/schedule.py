@@ -96,8 +96,9 @@ def _calls(result: Schedule) -> list[Call]:
         linear, variables = create_linear_with_vars(call)
     assert not variables
     calls = [with_accesses(uop, result.graph) for uop in linear.src]
-    calls, before = in_order(calls, dependencies(calls, result.older))
+    lasting = {*result.inputs, *result.outputs}
+    calls, before = in_order(calls, dependencies(calls, result.older), lasting)
     names = {name: versions[0] for name, versions in result.older.items()}
-    calls = merged(calls, before, names, kept={*result.inputs, *result.outputs})
+    calls = merged(calls, before, names, kept=lasting)
     programs = compiled([call.uop for call in calls])
     return [replace(call, uop=program) for call, program in zip(calls, programs, strict=True)]
