@@ -2,6 +2,7 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 
@@ -135,3 +136,33 @@ def test_folder_is_bounded(tmp_path):
     assert done.returncode == 0, done.stderr
     count, total = map(int, done.stdout.split())
     assert 0 < count < 30 and total < 20_000
+
+
+SEARCHED = """
+import json, torch
+x = torch.arange(1.0, 65.0).reshape(8, 8)
+y = (x.to("tiny") * 2).sum(0).cpu()
+assert torch.equal(y, (x * 2).sum(0)), y
+print(json.dumps(torch.tiny.stats()))
+"""
+
+
+def test_a_search_for_kernels_is_kept(tmp_path):
+    """What BEAM finds stays in tinygrad's cache, and the program in ours."""
+    database, programs = tmp_path / "tinygrad.db", tmp_path / "programs"
+
+    def searched(programs: str) -> dict:
+        done = run(SEARCHED, BEAM="1", CACHEDB=str(database), TORCH_TINY_CACHE=programs)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def found() -> list:
+        with sqlite3.connect(database) as connection:
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'beam_search%'").fetchall()
+            return [row for (table,) in tables for row in connection.execute(f"SELECT * FROM '{table}'")]
+
+    assert searched(str(programs))["compiles"] == 1
+    kept = found()
+    assert kept
+    assert searched(str(programs))["loads"] == 1
+    assert searched("0")["compiles"] == 1 and found() == kept

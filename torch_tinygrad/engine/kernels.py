@@ -57,18 +57,30 @@ def stop_workers() -> None:
 class _Progress:
     """One line on a terminal for a compile that takes more than a second."""
 
-    def __init__(self, total: int):
-        self.total, self.start, self.shown = total, time.perf_counter(), False
+    def __init__(self, total: int, doing: str = "compiling", done: str = "compiled"):
+        self.total, self.words = total, (doing, done)
+        self.start, self.shown = time.perf_counter(), False
         self.enabled = sys.stderr.isatty()
 
     def update(self, done: int) -> None:
         if self.enabled and (self.shown or time.perf_counter() - self.start > 1):
             self.shown = True
-            print(f"\rtiny: compiling kernels {done}/{self.total}", end="", file=sys.stderr, flush=True)
+            print(f"\rtiny: {self.words[0]} kernels {done}/{self.total}", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self.shown:
-            print(f"\rtiny: compiled {self.total} kernels in {time.perf_counter() - self.start:.1f} s", file=sys.stderr)
+            took = time.perf_counter() - self.start
+            print(f"\rtiny: {self.words[1]} {self.total} kernels in {took:.1f} s", file=sys.stderr)
+
+
+def _searched(calls: list[UOp], beam: int) -> list[UOp]:
+    """The calls with the fastest kernels that tinygrad's search finds. It keeps what it found on disk."""
+    progress, found = _Progress(len(calls), "searching", "searched"), []
+    for done, call in enumerate(calls, 1):
+        found += compile_linear(UOp(Ops.LINEAR, src=(call,)), beam=beam).src
+        progress.update(done)
+    progress.close()
+    return found
 
 
 def compiled(calls: list[UOp]) -> list[UOp]:
@@ -76,7 +88,7 @@ def compiled(calls: list[UOp]) -> list[UOp]:
     _prepare()
     beam = getenv("JITBEAM", BEAM.value)
     if beam:
-        return list(compile_linear(UOp(Ops.LINEAR, src=tuple(calls)), beam=beam).src)
+        return _searched(calls, beam)
     wanted = {c: (c.src[0], Device[to_tuple(c.device)[0]].renderer) for c in calls if c.src[0].op is Ops.SINK}
     keys = {c: to_program_key(*w) for c, w in wanted.items()}
     missing = {key: wanted[c] for c, key in keys.items() if key not in to_program_cache}
