@@ -148,6 +148,30 @@ def decoding(device: str) -> Step:
     return step
 
 
+def decoding_tinyjit() -> Step:
+    from dataclasses import astuple
+
+    from tinygrad import Tensor, TinyJit, Variable
+
+    from .gpt import Size
+    from .tinygrad_networks import GPT as Written
+
+    size = Size()
+    model = Written(*astuple(size))
+    shape = (1, size.heads, size.context, size.width // size.heads)
+    caches = [tuple(Tensor.zeros(*shape).contiguous().realize() for _ in range(2)) for _ in range(size.layers)]
+    decode = TinyJit(lambda token, position: model.decode(token, caches, position).realize())
+    place = Variable("position", 0, size.context - 1)
+    state: dict[str, Any] = {"token": Tensor([[0]]).contiguous().realize(), "position": 0}
+
+    def step() -> int:
+        state["token"] = decode(state["token"], place.bind(state["position"] % size.context)).clone().realize()
+        state["position"] += 1
+        return state["token"].item()
+
+    return step
+
+
 # name → (what it does on a torch device, the same under TinyJit or None, steps timed)
 WORKLOADS: dict[str, tuple[Callable[[str], Step], Callable[[], Step] | None, int]] = {
     "CNN, training with Adam, batch 512": (cnn, cnn_tinyjit, 50),
@@ -156,7 +180,7 @@ WORKLOADS: dict[str, tuple[Callable[[str], Step], Callable[[], Step] | None, int
     "softmax over rows of 4096, 64 Mi floats": (softmax, None, 50),
     "layer norm over rows of 4096, 64 Mi floats": (layer_norm, None, 50),
     "matrix product, 4096, float32": (matmul, None, 20),
-    "GPT, one token decoded": (decoding, None, 40),
+    "GPT, one token decoded": (decoding, decoding_tinyjit, 40),
 }
 
 
@@ -186,6 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=[""], help="parts of workload names")
     parser.add_argument("--contenders", nargs="+", default=[TINY, EAGER, TINYJIT])
+    parser.add_argument("--timeout", type=int, default=240, help="seconds for a workload of a contender")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -203,7 +228,7 @@ def main() -> None:
                 continue
             command = [sys.executable, "-m", "bench.gpu", "--child", name, contender]
             environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1" if contender == TINY else "0"}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=arguments.timeout)
             lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
             if not lines:
                 print(done.stderr[-3000:], file=sys.stderr, flush=True)
