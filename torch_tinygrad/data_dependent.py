@@ -9,7 +9,7 @@ aten = torch.ops.aten
 
 def nonzero(x: torch.Tensor) -> torch.Tensor:
     """Index by index in memory, as on the CPU."""
-    found = aten.nonzero_static(x, size=int(torch.count_nonzero(x)))
+    found = aten.nonzero_static(x, size=int(torch.count_nonzero(x)), fill_value=0)
     stride = (1, found.shape[0])
     if x.dim() < 2:
         return found.as_strided_(found.shape, stride)

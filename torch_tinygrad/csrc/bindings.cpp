@@ -10,6 +10,7 @@
 #include "flush.h"
 #include "program.h"
 #include "python.h"
+#include "ranges.h"
 #include "recorder.h"
 #include "storage.h"
 #include "up.h"
@@ -124,6 +125,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("empty_cache", &empty_cache);
   m.def("buffer_address", [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host); },
         "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");
+
+  m.def(
+      "known_range",
+      [](const at::Tensor& t) -> std::optional<std::pair<int64_t, int64_t>> {
+        const Range range = range_of(t);
+        return range.is_all() ? std::nullopt : std::optional(std::make_pair(range.low, range.high));
+      },
+      "The least and the greatest value that a tensor of integers may hold, as far as that is known without computing it.");
 
   py::class_<HostProgram, std::shared_ptr<HostProgram>>(m, "HostProgram")
       .def(py::init<>())

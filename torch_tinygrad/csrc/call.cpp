@@ -8,6 +8,7 @@
 #include <ATen/ops/select.h>
 
 #include "device.h"
+#include "numbers.h"
 
 namespace tiny {
 
@@ -85,8 +86,12 @@ void gather_tensor(Call& call, c10::IValue& slot, const at::Tensor& given, size_
   gather_tensor(call, slot, moved, argument);
 }
 
-void hash_scalar_kind(Hash& key, const c10::IValue& value) {
-  key.add(uint64_t{20} + (value.isDouble() ? 1 : value.isInt() ? 2 : value.isBool() ? 3 : value.isComplexDouble() ? 4 : 5));
+// What inference may depend on, short of the number itself: operators refuse numbers that do not fit a dtype.
+void hash_scalar_kind(Call& call, const c10::IValue& value) {
+  const bool is_real = value.isDouble() || value.isInt() || value.isBool();
+  const bool is_too_big = is_real && !call.tensors.empty() && !fits(value, call.tensors[0].scalar_type());
+  call.key.add(uint64_t{20} + (value.isDouble() ? 1 : value.isInt() ? 2 : value.isBool() ? 3 : value.isComplexDouble() ? 4 : 5) +
+               (is_too_big ? 256 + 256 * fits(value, at::kFloat) : 0));
 }
 
 bool is_mask(const c10::IValue& value) {
@@ -116,6 +121,7 @@ void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
       continue;
     }
     const at::Tensor places = mask.to(self.device()).nonzero();
+    for (int64_t j = 0; j < mask.dim() && expanded.size() < 64; j++) call.places |= uint64_t{1} << (expanded.size() + j);
     for (int64_t j = 0; j < mask.dim(); j++) expanded.push_back(places.select(1, j));
     dim += mask.dim();
   }
@@ -186,18 +192,18 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base) {
       }
       case OpInfo::Kind::Scalar:
         if (call.info.args[i].lift && !slot.isComplexDouble()) {
-          hash_scalar_kind(call.key, slot);
+          hash_scalar_kind(call, slot);
         } else {
           hash_value(call.key, slot);
         }
         break;
       case OpInfo::Kind::ScalarList:
         call.key.add(slot.toListRef().size());
-        for (const auto& v : slot.toListRef()) hash_scalar_kind(call.key, v);
+        for (const auto& v : slot.toListRef()) hash_scalar_kind(call, v);
         break;
       case OpInfo::Kind::Float:
         if (call.info.args[i].lift && slot.isDouble() && !call.info.random) {  // distributions refuse some numbers
-          hash_scalar_kind(call.key, slot);
+          hash_scalar_kind(call, slot);
         } else {
           hash_value(call.key, slot);
         }

@@ -17,6 +17,9 @@ struct Call {
   c10::DeviceIndex device = -1;
   bool aliased = false;  // where arguments lie in their storages matters: what is written shares one, or offsets are absolute
   bool masked = false;   // an index is a mask
+  uint64_t places = 0;   // indices, a bit for each, that are the places of a mask's ones
+
+  bool is_place(int64_t index) const { return index < 64 && (places >> index & 1); }
 };
 
 // First pass over the arguments (the last of the stack, from `base` on): checks devices, collects tensors, computes the

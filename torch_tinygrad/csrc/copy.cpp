@@ -8,6 +8,7 @@
 
 #include "device.h"
 #include "python.h"
+#include "ranges.h"
 #include "recorder.h"
 
 namespace tiny {
@@ -31,13 +32,22 @@ void record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blockin
   record_op("aten::copy_", "", stack);
 }
 
+// Gives a storage the bytes of a dense CPU tensor, and notes the range of integers among them.
+void put(Storage& storage, const at::Tensor& source) {
+  const void* values = source.const_data_ptr();
+  storage.buffer = upload(storage.device, values, source.nbytes());
+  const auto dtype = source.scalar_type();
+  const Range range = is_integral(dtype) ? range_at(values, source.numel(), dtype) : Range::all();
+  note_write(storage, source.nbytes(), dtype, range, true);
+}
+
 // A tensor of the device with these bytes, in the CPU tensor's own layout if that is dense.
 at::Tensor uploaded(const at::Tensor& cpu, c10::DeviceIndex device) {
   const at::Tensor source = cpu.is_non_overlapping_and_dense() ? cpu : cpu.contiguous();
   at::Tensor result = make_tensor(source.sizes(), source.strides(), source.scalar_type(), device);
   if (source.nbytes() > 0) {
     DeviceLock lock;
-    storage_of(result.storage().data_ptr())->buffer = upload(device, source.const_data_ptr(), source.nbytes());
+    put(*storage_of(result.storage().data_ptr()), source);
   }
   return result;
 }
@@ -54,28 +64,12 @@ void copy_up(const at::Tensor& self, const at::Tensor& given, bool non_blocking)
     const at::Tensor ordered = source.strides() == self.strides() ? source : at::empty_strided(self.sizes(), self.strides(), source.options()).copy_(source);
     DeviceLock lock;
     if (!trace_of(device).refers_to(storage)) {
-      storage->buffer = upload(device, ordered.const_data_ptr(), ordered.nbytes());
+      put(*storage, ordered);
       storage->lost.clear();
       return;
     }
   }
   record_copy(self, source.dim() == 0 ? source : uploaded(source, device), non_blocking);
-}
-
-// The tensor's values on the CPU. Where memory is shared this is a view of it, valid until the next operation.
-at::Tensor on_host(const at::Tensor& src, const char* reason) {
-  const auto options = at::TensorOptions().dtype(src.scalar_type());
-  if (src.numel() == 0) return at::empty(src.sizes(), options);
-  Buffer& buffer = realize(src, reason);
-  const size_t itemsize = src.dtype().itemsize();
-  const size_t begin = static_cast<size_t>(src.storage_offset()) * itemsize;
-  if (buffer.host != nullptr)
-    return at::from_blob(static_cast<char*>(buffer.host) + begin, src.sizes(), src.strides(), options);
-  int64_t span = 1;
-  for (int64_t d = 0; d < src.dim(); d++) span += (src.size(d) - 1) * src.stride(d);
-  at::Tensor bytes = at::empty({static_cast<int64_t>(span * itemsize)}, at::kByte);
-  download(buffer, begin, bytes.mutable_data_ptr(), static_cast<size_t>(span) * itemsize);
-  return at::from_blob(bytes.mutable_data_ptr(), src.sizes(), src.strides(), [bytes](void*) {}, options);
 }
 
 void copy_down(const at::Tensor& self, const at::Tensor& given) {
@@ -141,6 +135,21 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 }
 
 }  // namespace
+
+at::Tensor on_host(const at::Tensor& src, const char* reason) {
+  const auto options = at::TensorOptions().dtype(src.scalar_type());
+  if (src.numel() == 0) return at::empty(src.sizes(), options);
+  Buffer& buffer = realize(src, reason);
+  const size_t itemsize = src.dtype().itemsize();
+  const size_t begin = static_cast<size_t>(src.storage_offset()) * itemsize;
+  if (buffer.host != nullptr)
+    return at::from_blob(static_cast<char*>(buffer.host) + begin, src.sizes(), src.strides(), options);
+  int64_t span = 1;
+  for (int64_t d = 0; d < src.dim(); d++) span += (src.size(d) - 1) * src.stride(d);
+  at::Tensor bytes = at::empty({static_cast<int64_t>(span * itemsize)}, at::kByte);
+  download(buffer, begin, bytes.mutable_data_ptr(), static_cast<size_t>(span) * itemsize);
+  return at::from_blob(bytes.mutable_data_ptr(), src.sizes(), src.strides(), [bytes](void*) {}, options);
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("copy_", copy_);

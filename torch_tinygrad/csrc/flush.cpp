@@ -216,6 +216,7 @@ class Isolation {
   }
   void lose(const Node& node) {
     each_storage(node.outs, node.end, [&](Storage& storage) {
+      storage.contents = Contents::unknown();
       if (storage.buffer == nullptr) storage.lost = message_;
     });
   }

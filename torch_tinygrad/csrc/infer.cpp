@@ -164,6 +164,11 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
   return inferred;
 }
 
+void fill_storage(const at::Tensor& t, int64_t value) {
+  const int64_t elements = static_cast<int64_t>(t.storage().nbytes() / t.itemsize());
+  if (elements) at::from_blob(t.storage().mutable_data(), {elements}, at::TensorOptions().dtype(t.dtype())).fill_(value);
+}
+
 // The CPU's kernel on small arguments of the same geometry says everything exactly: layouts, and refusals with their
 // words. A refusal counts if it does not depend on the values, that is, if zeros and ones are refused alike.
 std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
@@ -177,10 +182,7 @@ std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IVal
   auto refused_again = [&](const std::string& message) { return std::exchange(refused, message) == message; };
   for (const int64_t fill : {0, 1}) {
     const std::vector<at::Tensor> tensors = stand_ins(call, c10::Device(c10::kCPU));
-    for (const auto& t : tensors) {
-      const int64_t elements = static_cast<int64_t>(t.storage().nbytes() / t.itemsize());
-      if (elements) at::from_blob(t.storage().mutable_data(), {elements}, at::TensorOptions().dtype(t.dtype())).fill_(fill);
-    }
+    for (const auto& t : tensors) fill_storage(t, fill);
     const std::vector<Shape> before = shapes_of(tensors);
     torch::jit::Stack stack = with_stand_ins(call, args, tensors, c10::Device(c10::kCPU));
     try {
@@ -231,6 +233,21 @@ std::shared_ptr<const Inferred> cached_inference(const Call& call, c10::ArrayRef
   if (cache.size() > 100000) cache.clear();
   cache.emplace(call.key, inferred);
   return inferred;
+}
+
+void ask_cpu(const Call& call, c10::ArrayRef<c10::IValue> args, c10::ArrayRef<at::Tensor> with_values) {
+  std::vector<at::Tensor> tensors = stand_ins(call, c10::Device(c10::kCPU));
+  for (size_t i = 0; i < tensors.size(); i++) {
+    const auto same = [&](const at::Tensor& t) { return t.is_same(call.tensors[i]); };
+    if (std::any_of(with_values.begin(), with_values.end(), same)) {
+      tensors[i] = call.tensors[i].to(at::kCPU);
+    } else {
+      fill_storage(tensors[i], 0);
+    }
+  }
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  torch::jit::Stack stack = with_stand_ins(call, args, tensors, c10::Device(c10::kCPU));
+  call.info.op.callBoxed(&stack);
 }
 
 }  // namespace tiny

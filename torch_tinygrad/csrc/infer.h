@@ -32,4 +32,8 @@ struct Inferred {
 
 std::shared_ptr<const Inferred> cached_inference(const Call& call, c10::ArrayRef<c10::IValue> args);
 
+// Runs the operator on the CPU for the error it raises: on the values of some of its arguments, and on stand-ins for the
+// others.
+void ask_cpu(const Call& call, c10::ArrayRef<c10::IValue> args, c10::ArrayRef<at::Tensor> with_values);
+
 }  // namespace tiny

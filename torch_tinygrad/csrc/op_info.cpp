@@ -38,6 +38,9 @@ OpInfo* make_op_info(const c10::OperatorHandle& op) {
   info->iterated = traits.iterated;
   info->dynamic = traits.dynamic;
   info->absolute = schema.name().find("as_strided") != std::string::npos;
+  info->ranges = range_rules(schema);
+  info->indices = index_rules(schema);
+  info->converted = converted_numbers(schema);
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto& argument = schema.arguments()[i];
     const auto* alias = argument.alias_info();

@@ -6,13 +6,17 @@
 #include <ATen/native/Resize.h>
 #include <Python.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/accumulate.h>
 
 #include <atomic>
 
 #include "call.h"
 #include "device.h"
+#include "indices.h"
 #include "infer.h"
+#include "numbers.h"
 #include "python.h"
+#include "ranges.h"
 
 namespace tiny {
 namespace {
@@ -150,8 +154,14 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
   node.writes = static_cast<uint32_t>(trace.refs.size());
   for (uint32_t region : written) trace.refs.push_back({ArgRef::Kind::Region, region});
   node.end = static_cast<uint32_t>(trace.refs.size());
-  for (uint32_t r = node.outs; r < node.end; r++)
-    if (trace.refs[r].kind == ArgRef::Kind::Region) trace.storages[trace.regions[trace.refs[r].index].storage]->written_in = trace.serial;
+  for (uint32_t r = node.outs; r < node.end; r++) {
+    if (trace.refs[r].kind != ArgRef::Kind::Region) continue;
+    const Region& region = trace.regions[trace.refs[r].index];
+    Storage& storage = *trace.storages[region.storage];
+    storage.written_in = trace.serial;
+    const int64_t numel = c10::multiply_integers(trace.ints.begin() + region.shape, trace.ints.begin() + region.shape + region.ndim);
+    note_write(storage, numel * c10::elementSize(region.dtype), region.dtype, result_range(info, args, r - node.outs, region.dtype, numel));
+  }
   trace.nodes.push_back(node);
   stats().nodes++;
 }
@@ -281,6 +291,8 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     return run_on_cpu(op, stack);
   }
 
+  check_numbers(call, *inferred, torch::jit::last(*stack, count));
+  check_indices(call, torch::jit::last(*stack, count));
   for (const auto& [tensor, shape] : inferred->resized) resize_written(call.tensors[tensor], shape);
   std::vector<at::Tensor> fresh;
   torch::jit::Stack results;

@@ -41,6 +41,9 @@ void flush(c10::DeviceIndex device, const char* reason);
 // Flushes, and makes sure the tensor's storage has a buffer.
 Buffer& realize(const at::Tensor& tensor, const char* reason);
 
+// The tensor's values on the CPU. Where memory is shared this is a view of it, valid until the next operation.
+at::Tensor on_host(const at::Tensor& tensor, const char* reason);
+
 at::Tensor make_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device);
 void resize_storage(const c10::Storage& storage, size_t nbytes);
 void check_readable(const Storage& storage);

@@ -9,6 +9,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
+
+#include "range.h"
 
 struct _object;  // PyObject
 
@@ -40,6 +43,7 @@ struct Storage final : c10::intrusive_ptr_target {
   std::atomic<bool> live{true};    // a tensor or a storage object can still see it
   std::shared_ptr<Buffer> buffer;  // its value, unless it is pending or was never written
   std::string lost;                // why the value will never be there, if computing it failed
+  Contents contents;               // what is known of its values, once all that is recorded has run
 
   // Its number in the trace being recorded, valid while `trace` is that trace's serial number.
   uint64_t trace = 0;

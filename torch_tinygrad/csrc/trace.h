@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hash.h"
+#include "rules.h"
 #include "storage.h"
 
 namespace tiny {
@@ -33,6 +34,9 @@ struct OpInfo {
   bool iterated = false;       // ATen's iterator lays its result out
   bool dynamic = false;        // the shapes of results depend on values
   bool absolute = false;       // takes offsets that count from where the storage begins
+  std::vector<RangeRule> ranges;   // of its results
+  std::vector<IndexRule> indices;  // its arguments that select places in others
+  std::vector<int> converted;      // its numbers that are converted to the dtype of the result
 };
 const OpInfo& op_info(const c10::OperatorHandle& op);
 

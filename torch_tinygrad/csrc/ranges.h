@@ -1,0 +1,25 @@
+// Ranges of integers, found while recording: whether an index fits is then known without computing it.
+#pragma once
+
+#include "trace.h"
+
+namespace tiny {
+
+// Of a tensor of the device, from what is known of its storage. Of a number or a list, too.
+Range range_of(const at::Tensor& tensor);
+Range range_of(const c10::IValue& value);
+
+// Of the values at an address.
+Range range_at(const void* values, int64_t count, at::ScalarType dtype);
+
+// Of the n-th result of a call.
+Range result_range(const OpInfo& info, c10::ArrayRef<c10::IValue> args, size_t result, at::ScalarType dtype, int64_t numel);
+
+// A region of `nbytes` of a storage gets values of this range.
+void note_write(Storage& storage, size_t nbytes, at::ScalarType dtype, const Range& range, bool exact = false);
+
+// Dtypes whose ranges are followed, and all that they can hold.
+bool is_integral(at::ScalarType dtype);
+Range range_of_dtype(at::ScalarType dtype);
+
+}  // namespace tiny
