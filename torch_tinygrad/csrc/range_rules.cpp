@@ -93,11 +93,13 @@ Range coordinate(const GivenArguments& given) {
   return up_to(most).joined(given.range(1));
 }
 
-// (start, end, step)
+// (start, end, step): from start to before end.
 Range progression(const GivenArguments& given) {
-  const Range start = given.has(0) ? given.range(0) : Range::one(0), end = given.range(1);
-  if (start.is_all() || end.is_all()) return Range::all();
-  return Range::of(std::min(start.low, end.low), std::max(start.high, end.high));
+  const Range start = given.has(0) ? given.range(0) : Range::one(0), end = given.range(1), step = given.has(2) ? given.range(2) : Range::one(1);
+  const bool whole = (!given.has(0) || given[0].isInt()) && given[1].isInt();
+  if (!whole) return start.joined(end);
+  const int64_t last = step.low > 0 ? end.low - 1 : step.high < 0 ? end.low + 1 : end.low;
+  return Range::of(std::min(start.low, last), std::max(start.low, last));
 }
 
 // (low, high): from low to below high.
@@ -243,7 +245,7 @@ const std::unordered_map<std::string_view, std::vector<Row>>& table() {
       {"new_ones", {{fixed<1, 1>, {}}}},
       {"eye", {{fixed<0, 1>, {}}}},
       {"sign", {{fixed<-1, 1>, {}}}},
-      {"arange", {{progression, {"start", "end"}}}},
+      {"arange", {{progression, {"start", "end", "step"}}}},
       {"randint", {{drawn, {"low", "high"}}}},
       {"randint_like", {{drawn, {"low", "high"}}}},
       {"random", {{drawn, {"from", "to"}}}},

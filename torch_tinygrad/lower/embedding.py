@@ -11,6 +11,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 from .matmul import accumulator, has_local_threads
 from .registry import lowers
 from .taps import take
+from .threads import call
 
 aten = torch.ops.aten
 ROW_BLOCKS = 64
@@ -59,7 +60,7 @@ def accumulate_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
         return Tensor.zeros(rows, grad.shape[1], dtype=grad.dtype)
     kernel = parallel_rows if has_local_threads(grad.device) else serial_rows
     table = Tensor.empty(rows, grad.shape[1], dtype=grad.dtype, device=grad.device)
-    return table.custom_kernel(grad.contiguous(), index.cast(dtypes.int32).contiguous(), fxn=kernel)[0]
+    return call(kernel, table, grad, index.cast(dtypes.int32))
 
 
 @lowers(aten.embedding.default)
