@@ -93,7 +93,12 @@ torch::jit::Stack with_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> ar
   torch::jit::Stack stack;
   stack.reserve(args.size());
   size_t next = 0;
-  auto stand_in = [&](const at::Tensor& t) { return is_tiny(t) ? stand_ins[next++] : t; };
+  // What else there is are 0-dim tensors of the CPU, which count as being on any device, though not to all Meta kernels.
+  auto stand_in = [&](const at::Tensor& t) {
+    if (is_tiny(t)) return stand_ins[next++];
+    const bool moves = device.is_meta() && t.defined() && !t.unsafeGetTensorImpl()->is_wrapped_number();
+    return moves ? at::empty({}, at::TensorOptions().dtype(t.dtype()).device(device)) : t;
+  };
   for (size_t i = 0; i < args.size(); i++) {
     const c10::IValue& value = args[i];
     const OpInfo::Kind kind = call.info.args[i].kind;

@@ -6,13 +6,17 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
-from torch_tinygrad.lower.registry import lowers
+from .maths import widest_float
+from .registry import lowers
 
 aten = torch.ops.aten
 
 
-def convert(x: Tensor, dtype: DType) -> Tensor:
-    """A value conversion as C does it on the CPU: floats reach narrow integers through a wider one and wrap."""
+def convert(x: Tensor | float, dtype: DType) -> Tensor:
+    """A value conversion as C does it on the CPU: floats reach narrow integers through a wider one and wrap. A number,
+    which is what a 0-dim CPU tensor arrives as, becomes a tensor."""
+    if not isinstance(x, Tensor):
+        x = Tensor.full((), x, dtype=widest_float() if isinstance(x, float) else dtypes.int64, buffer=False)
     if dtypes.is_float(x.dtype) and dtypes.is_int(dtype) and dtype.itemsize < 8:
         return x.cast(dtypes.int64 if dtype == dtypes.uint32 else dtypes.int32).cast(dtype)
     return x.cast(dtype)

@@ -8,6 +8,7 @@ import math
 import torch
 from tinygrad import Tensor, dtypes
 
+from .cast import convert
 from .gather import join_indices, take_flat, take_rows
 from .nonzero import running_count, true_positions
 from .registry import Meta, cast, lowers
@@ -120,6 +121,7 @@ def index_put(
     x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
 ) -> Tensor:
     given = [i for i in indices if i is not None]
+    values = convert(values, x.dtype)
     if any(i.dtype in (dtypes.bool, dtypes.uint8) for i in given):
         if len(given) > 1:
             raise NotImplementedError("index_put: a mask beside other indices must be turned into its positions first")
@@ -127,7 +129,6 @@ def index_put(
         return _mask_put(x, at, given[0] != 0, values, accumulate)
     if not given:
         return x + values if accumulate else values.expand(x.shape)
-    values = cast(values, x.dtype)
     joined = join_indices(tuple(x.shape), indices)
     base, at, index = joined.join(x), joined.at, joined.index
     if 0 in index.shape or 0 in base.shape:
@@ -151,7 +152,6 @@ def _mask_put(x: Tensor, at: int, mask: Tensor, values: Tensor, accumulate: bool
     """`x[:, ..., mask] = values`: the i-th true element takes the i-th value, found by the mask's running count."""
     if 0 in x.shape:
         return x
-    values = cast(values, x.dtype)
     after = x.ndim - at - mask.ndim
     while values.ndim > at + 1 + after:
         values = values.squeeze(0)
@@ -172,11 +172,12 @@ def _mask_put(x: Tensor, at: int, mask: Tensor, values: Tensor, accumulate: bool
 @lowers(aten.masked_scatter.default)
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor, *, meta: tuple[Meta, ...]) -> Tensor:
     shape = meta[0].shape
+    source = convert(source, x.dtype)
     if 0 in shape or not source.numel():
         return x.expand(shape)
     mask, x = mask._broadcast_to(shape), x._broadcast_to(shape)
     ranks = running_count(mask.reshape(1, mask.numel())).reshape(shape) - 1
-    return mask.where(take_flat(cast(source, x.dtype).flatten(), ranks.maximum(0)), x)
+    return mask.where(take_flat(source.flatten(), ranks.maximum(0)), x)
 
 
 @lowers(aten.masked_scatter_backward.default)
