@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 GROUPS = ("chains", "fused", "matmul", "optimizer", "cnn", "gpt", "lstm")
-ALONE = ("setitem", "record", "train", "startup", "growth")
+ALONE = ("setitem", "record", "train", "startup", "memory", "growth")
 # For PyTorch, and so for kernels of `tiny`; for tinygrad.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CPU_COUNT": "1", "THREADS": "0"}
 ROOT = Path(__file__).resolve().parent.parent
