@@ -27,13 +27,15 @@ _plain = heuristic.hand_coded_optimizations
 def optimized(kernel: Scheduler) -> Scheduler:
     if kernel.ren.has_local:
         return kernel if kernel.ren.shared_max and _in_groups(kernel) else _plain(kernel)
+    outputs = kernel.ranges_of(AxisType.WEAK)
     contiguous = {_contiguous_range(access.src[1].get_idx()): access for access in kernel.bufs}
     contiguous.pop(None, None)
-    outputs = kernel.ranges_of(AxisType.WEAK)
     if kernel.reduceop is not None:
-        if _reuses_operands(kernel) or not contiguous or not all(r in outputs for r in contiguous):
+        # What the results share, such as the means of the rows that are summed up, is small beside the rest.
+        moving = [r for r, access in contiguous.items() if all(o in access.src[1].get_idx().ranges for o in outputs)]
+        if _reuses_operands(kernel) or not moving or not all(r in outputs for r in moving):
             return _plain(kernel)
-        _widen(kernel, next(iter(contiguous)))
+        _widen(kernel, moving[0])
     elif len(contiguous) == 2:
         targets = _stored_to(kernel)
         stored = {r for r, access in contiguous.items() if access in targets}
@@ -80,10 +82,10 @@ def _stored_to(kernel: Scheduler) -> set[UOp]:
 
 
 def _reuses_operands(kernel: Scheduler) -> bool:
-    """Whether an operand of a sum is read again for other results, as in products of matrices."""
-    sums, outputs = kernel.ranges_of(AxisType.REDUCE), kernel.ranges_of(AxisType.WEAK, AxisType.GLOBAL)
+    """Whether all operands of a sum are read again for other results, as in products of matrices."""
+    loops = kernel.ranges_of(AxisType.REDUCE, AxisType.WEAK, AxisType.GLOBAL)
     used = [access.src[1].get_idx().ranges for access in kernel.bufs]
-    return any(any(r in ranges for r in sums) and not all(r in ranges for r in outputs) for ranges in used)
+    return not any(all(r in ranges for r in loops) for ranges in used)
 
 
 def _widen(kernel: Scheduler, r: UOp) -> None:
