@@ -61,7 +61,8 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
         Job(position, full_name(info), dtype, aspects)
         for position, info in wanted[shard - 1 :: shards]
         for dtype in options.dtype.split(",")
-        if getattr(torch, dtype) in info.supported_dtypes("cpu") or (dtype == "float32" and info.error_inputs_func)
+        if getattr(torch, dtype) in info.supported_dtypes("cpu")
+        or (dtype == "float32" and info.error_inputs_func is not None)
     ]
 
 
@@ -99,8 +100,8 @@ def main(arguments: list[str] | None = None) -> int:
     before = report.load(ROOT / "docs" / "coverage.json")
     if options.report:
         merged = before["operators"]
-        for name, row in operators.items():
-            merged[name] = {**merged.get(name, {}), **row}
+        for name, rows in operators.items():
+            merged[name] = {**merged.get(name, {}), **rows}
         report.write(document(merged, options), ROOT)
     if options.check:
         worse = report.regressions(before["operators"], operators)

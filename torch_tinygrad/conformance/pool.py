@@ -110,7 +110,7 @@ def attend(worker: Worker, readable: bool) -> Job | None:
     try:
         if readable:
             aspect, outcome = worker.connection.recv()
-            if aspect == "ready":
+            if job is None:
                 worker.ready = True
             elif aspect == "finished":
                 job.aspects = ()

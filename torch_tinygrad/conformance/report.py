@@ -77,7 +77,7 @@ def totals_table(operators: Operators) -> str:
 
 def cell(outcome: dict | None) -> str:
     verdict = passes(outcome)
-    if verdict is None:
+    if outcome is None or verdict is None:
         return ""
     return "yes" if verdict else f"**{outcome['passed']}/{outcome['passed'] + outcome['failed']}**"
 

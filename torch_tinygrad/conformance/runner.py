@@ -12,6 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from torch_tinygrad import tiny
+
 from .compare import BACKWARD, FORWARD, compare_errors, compare_results
 from .samples import Call, chosen, placed
 
@@ -53,7 +55,7 @@ class Outcome:
 class Dispatched(TorchDispatchMode):
     """Lists the aten overloads that a call dispatches."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.overloads: set[torch._ops.OpOverload] = set()
 
@@ -112,7 +114,7 @@ class Check:
         return outcome
 
     def fallbacks(self) -> dict[str, int]:
-        return dict(torch.tiny.stats()["fallbacks"]) if self.device.startswith("tiny") else {}
+        return dict(tiny.stats()["fallbacks"]) if self.device.startswith("tiny") else {}
 
     def samples(self, requires_grad: bool = False) -> list[tuple[str, Any, Dispatched]]:
         """The samples, each with what it dispatches on the CPU. Aspects share them: every call gets copies."""

@@ -47,9 +47,9 @@ class AtenCall:
             allocator._copyout(bytes_of(flat), operands.opaque[next(remaining)])
             tensors[path] = flat.as_strided(meta.shape, meta.stride, meta.offset)
         results = self.compute(tensors)
-        for meta, target, result in zip(step.results, targets, results, strict=True):
-            if meta is not None and target is not None:
-                laid_out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(result)
+        for made, target, result in zip(step.results, targets, results, strict=True):
+            if made is not None and target is not None and result is not None:
+                laid_out = torch.empty_strided(made.shape, made.stride, dtype=made.dtype, device="cpu").copy_(result)
                 allocator._copyin(target, bytes_of(laid_out))
 
     def compute(self, tensors: dict[tuple[int, ...], torch.Tensor]) -> list[torch.Tensor | None]:

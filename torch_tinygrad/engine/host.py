@@ -135,13 +135,13 @@ def has_packable_weights(step: AtenStep, places: list[Place], written: list[int]
     tensors = [torch.empty_strided(m.shape, m.stride, dtype=m.dtype) for m in step.inputs]
     bias = tensors[2] if len(tensors) > 2 else None
     backend = torch._C._select_conv_backend(tensors[0], tensors[1], bias, *step.arguments[3:])
-    return backend == torch._C._ConvBackend.Mkldnn
+    return backend.name == "Mkldnn"
 
 
 def add_aten(program: _C.HostProgram, step: AtenStep, slots: list, written: list[int]) -> int:
     """Adds a step of ATen's; returns the bytes it moves."""
 
-    results = []
+    results: list[tuple | None] = []
     next_slot = 0
     for meta in step.results:
         if meta is None or nbytes(meta) == 0:

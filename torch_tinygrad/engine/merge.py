@@ -7,7 +7,7 @@ it leaves; in one kernel each is read once, and what one result needs of another
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tinygrad.engine.realize import get_call_arg_uops
@@ -22,7 +22,7 @@ _MOST_TRIES = 8
 _PLAIN = {Ops.PARAM, Ops.CONST, Ops.RANGE, Ops.INDEX, Ops.STORE, Ops.END, Ops.SINK, *GroupOp.Elementwise}
 
 
-@dataclass
+@dataclass(eq=False)
 class Kernel:
     """What is stored where for each element that the loops pass. Buffers have the same number (a PARAM's slot) in all
     kernels, and loops are numbered in order, so that equal elements and equal values are the same UOp."""
@@ -56,7 +56,7 @@ def merged(calls: list[Call], before: list[set[int]], same: dict[UOp, UOp], kept
                 break
         group_of[i] = kernel
         for element in own:
-            if kernel not in users[element]:
+            if kernel not in users[element][-_MOST_TRIES:]:
                 users[element].append(kernel)
     readers: dict[UOp, set[int]] = defaultdict(set)
     for i, call in enumerate(calls):
@@ -64,12 +64,14 @@ def merged(calls: list[Call], before: list[set[int]], same: dict[UOp, UOp], kept
             readers[buffer].add(i)
     result = []
     for i, call in enumerate(calls):
-        group = group_of.get(i)
-        if group is None or len(group.members) == 1:
+        merged_into = group_of.get(i)
+        if merged_into is None or len(merged_into.members) == 1:
             result.append(call)
-        elif group.place == i:
-            inside = set(group.members)
-            result.append(_call(group, buffers, lambda b, inside=inside: b in kept or bool(readers[b] - inside)))
+        elif merged_into.place == i:
+            inside = set(merged_into.members)
+            stored = {buffers[element.src[0].arg.slot] for element in merged_into.stores}
+            unread = {b for b in stored if b not in kept and not readers[b] - inside}
+            result.append(_call(merged_into, buffers, unread))
     return result
 
 
@@ -152,9 +154,9 @@ def _may_load_twice(values, loads: list[UOp]) -> bool:
     return False
 
 
-def _call(group: Kernel, buffers: list[UOp], is_read: Callable[[UOp], bool]) -> Call:
-    """The merged kernel. What only its own parts would read is not stored."""
-    stores = [e.store(value) for e, value in group.stores.items() if is_read(buffers[e.src[0].arg.slot])]
+def _call(group: Kernel, buffers: list[UOp], unread: set[UOp]) -> Call:
+    """The merged kernel. What nobody else reads is not stored."""
+    stores = [e.store(value) for e, value in group.stores.items() if buffers[e.src[0].arg.slot] not in unread]
     body = UOp.group(*stores).end(*group.loops)
     used = list(dict.fromkeys(u.arg.slot for u in body.toposort() if u.op is Ops.PARAM))
     body = body.substitute(_renumbered(body, {slot: i for i, slot in enumerate(used)}), walk=True)

@@ -50,7 +50,8 @@ def with_accesses(uop: UOp, graph: Graph) -> Call:
 
 def slots(kernel: UOp) -> tuple[set[int], set[int]]:
     """The arguments that a kernel reads, and those it writes."""
-    reads, writes = set(), set()
+    reads: set[int] = set()
+    writes: set[int] = set()
     for u in kernel.toposort():
         for i, s in enumerate(u.src):
             if s.op in (Ops.INDEX, Ops.SHRINK) and (buffer := s.src[0].buf_uop).op is Ops.PARAM:

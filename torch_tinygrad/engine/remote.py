@@ -120,7 +120,7 @@ class Numbers:
         values = numpy.array(numbers, self.dtype)
         data = values.tobytes()
         if data != self.written:
-            write(self.buffer, memoryview(values).cast("B"))
+            write(self.buffer, values.data.cast("B"))
             self.written = data
 
 
@@ -215,15 +215,16 @@ class RemoteProgram:
             calls.clear()
 
         for step in steps:
-            call = step.as_call(self.device, self.operands.table) if isinstance(step, Kernel) else None
-            if call is None or not runner.supports_uop([Device[self.device]], call):
-                close()
-                result.append(step)
-                continue
-            batch.append(step)
-            calls.append(call)
-            if len(batch) == size:
-                close()
+            if isinstance(step, Kernel):
+                call = step.as_call(self.device, self.operands.table)
+                if runner.supports_uop([Device[self.device]], call):
+                    batch.append(step)
+                    calls.append(call)
+                    if len(batch) == size:
+                        close()
+                    continue
+            close()
+            result.append(step)
         close()
         return result
 

@@ -174,7 +174,8 @@ for _overloads, _compute in BINARY.items():
 def frexp(x):
     """Mantissa in [0.5, 1) and exponent; subnormals are scaled up first."""
     x = x.cast(widen(x.dtype))
-    integer, digits, bias = m.float_bits(x.dtype), *((23, 126) if x.dtype == dtypes.float32 else (52, 1022))
+    integer = m.float_bits(x.dtype)
+    digits, bias = (23, 126) if x.dtype == dtypes.float32 else (52, 1022)
     tiny = m.absolute(x) < 2.0 ** -(bias - 1)
     bits = tiny.where(x * 2.0**64, x).bitcast(integer)
     exponent = ((bits >> digits) & (2 * bias + 3)) - bias

@@ -273,11 +273,11 @@ def scalar_tensor(value, *, meta):
     return _filled(value, meta[0])
 
 
-for _number, _overloads in {
+for _number, _constants in {
     0: (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default),
     1: (aten.ones.default, aten.ones_like.default, aten.new_ones.default),
 }.items():
 
-    @lowers_complex(*_overloads)
+    @lowers_complex(*_constants)
     def constants(*arguments, meta, number=_number):
         return _filled(number, meta[0])

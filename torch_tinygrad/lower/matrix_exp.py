@@ -44,9 +44,8 @@ def matrix_exp(a: Tensor) -> Tensor:
     squarings = sum((n.cast(dtypes.int32) for n in needed[1:]), needed[0].cast(dtypes.int32)).contiguous()
     scaled = a * (-squarings.cast(a.dtype)).exp2()
 
-    def body(k: Loops, result: UOp, product: UOp, left: UOp, right: UOp, *powers: UOp) -> None:
-        *powers, squarings = powers
-        second, third, sixth, first = powers
+    def body(k: Loops, result: UOp, product: UOp, left: UOp, right: UOp, *given: UOp) -> None:
+        second, third, sixth, first, squarings = given
         start = k.problem * (size * size)
 
         def rounded(value: UOp) -> UOp:

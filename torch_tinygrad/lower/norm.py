@@ -15,8 +15,8 @@ from .registry import lowers
 aten = torch.ops.aten
 
 
-def wide(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.cast(accumulator(value.dtype))
+def wide(value: Tensor) -> Tensor:
+    return value.cast(accumulator(value.dtype))
 
 
 def summed(x: Tensor, axes: tuple[int, ...], dtype: DType) -> Tensor:

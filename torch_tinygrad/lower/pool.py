@@ -65,10 +65,10 @@ def taps(windows: Tensor, rank: int) -> list[Tensor]:
 
 def largest_in_turn(values: Tensor, places: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """`largest`, comparing one place after another: element by element, it joins the kernels around it."""
-    top, at = None, None
+    top = at = None
     for value, place in zip(taps(values, rank), taps(places, rank), strict=True):
         place = place.expand(value.shape)
-        if top is None:
+        if top is None or at is None:
             top, at = (place >= 0).where(value, lowest(value)), place
             continue
         better = (place >= 0) & ((value > top) | (value != value) | (at < 0))

@@ -52,14 +52,13 @@ def grid_sampler_3d(volume: Tensor, grid: Tensor, mode: int, padding: int, align
     if mode == NEAREST:
         return taken([a.round() for a in at])
     lower = [a.floor() for a in at]
-    result = None
+    parts = []
     for corner in range(8):
         far = [corner >> 2 & 1, corner >> 1 & 1, corner & 1]
         weights = [a - low if f else low + 1 - a for a, low, f in zip(at, lower, far, strict=True)]
         weight = (weights[2] * weights[1] * weights[0]).unsqueeze(1)
-        part = taken([low + f for low, f in zip(lower, far, strict=True)]) * weight
-        result = part if result is None else result + part
-    return result
+        parts.append(taken([low + f for low, f in zip(lower, far, strict=True)]) * weight)
+    return functools.reduce(torch.add, parts)
 
 
 def window_starts(samples: Tensor, size: int, outputs: int, kernel: int) -> Tensor:

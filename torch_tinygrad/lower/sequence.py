@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+import torch
 from tinygrad import Tensor
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import GroupOp, Ops, UOp
@@ -158,7 +159,9 @@ class _Kernel:
                     self.add_numbers(operand, numbers)
 
     def add_numbers(self, operand: Operand, numbers: Numbers) -> None:
-        part, positions = operand.part, [operand.part.position]
+        part = operand.part
+        assert isinstance(part, Lifted)
+        positions = [part.position]
         for size, step in zip(part.size, part.step, strict=True):
             positions = [p + i * step for p in positions for i in range(size)]
         iterations = range(self.loop.count if operand.slot.delta else 1)
@@ -174,7 +177,7 @@ class _Kernel:
 
     def number_place(self, operand: Operand, iteration: UOp, at: list[UOp]) -> UOp:
         part = operand.part
-        inner = Region(0, None, part.size, strides_of(part.size), self.starts[operand.placeholder])
+        inner = Region(0, torch.int64, part.size, strides_of(part.size), self.starts[operand.placeholder])
         advance = Slot(prod(part.size) if operand.slot.delta else 0)
         return self.place(inner, advance, iteration, at)
 

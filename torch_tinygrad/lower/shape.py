@@ -4,6 +4,7 @@ backwards of views. Everything is movement and masks, so that it fuses into its 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from tinygrad import Tensor, dtypes
@@ -80,7 +81,7 @@ def flip(x: Tensor, dims: list[int]) -> Tensor:
 
 
 @lowers(aten.roll.default)
-def roll(x: Tensor, shifts: list[int], dims: list[int] = ()) -> Tensor:
+def roll(x: Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Tensor:
     if 0 in x.shape:
         return x
     if not dims:
@@ -99,7 +100,7 @@ def _roll_one(x: Tensor, shift: int, dim: int) -> Tensor:
 
 
 @lowers(aten.rot90.default)
-def rot90(x: Tensor, k: int = 1, dims: list[int] = (0, 1)) -> Tensor:
+def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     a, b = (positive(d, x.ndim) for d in dims)
     return [x, x.flip(b).transpose(a, b), x.flip(a, b), x.flip(a).transpose(a, b)][k % 4]
 

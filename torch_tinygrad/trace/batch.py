@@ -71,7 +71,11 @@ def longest_valid(loop: Loop, at_least: int, at_least_if_cut: int) -> int:
     return good if good >= at_least_if_cut else 0
 
 
-def _suspects(loop: Loop):
+# An access and its step, and one that must not meet it.
+Pair = tuple[Region, int, Region, int]
+
+
+def _suspects(loop: Loop) -> list[Pair] | None:
     """Pairs of accesses to a common storage of which one writes: (first, its step, second, its step) that must not meet
     for an iteration of the first earlier than one of the second. Batching runs node k of every iteration before node
     k + 1 of any, so those are the pairs it swaps. A node reads before it writes."""
@@ -81,9 +85,9 @@ def _suspects(loop: Loop):
         outs = sum(out is not None for out in node.outs)
         for index, (part, slot) in enumerate(zip(parts, slots, strict=True)):
             if isinstance(part, Region) and not slot.private:
-                writes = index >= len(parts) - outs
-                accesses[part.storage].append((2 * place + writes, index, part, slot.delta))
-    pairs = []
+                is_written = index >= len(parts) - outs
+                accesses[part.storage].append((2 * place + is_written, index, part, slot.delta))
+    pairs: list[Pair] = []
     for group in accesses.values():
         writes = [access for access in group if access[0] % 2]
         if len(writes) * len(group) > _MAX_PAIRS:
@@ -99,7 +103,7 @@ def _suspects(loop: Loop):
     return pairs
 
 
-def _keeps_order(pairs, count: int) -> bool:
+def _keeps_order(pairs: list[Pair], count: int) -> bool:
     return not any(_meet_in_order(*pair, count) for pair in pairs)
 
 
@@ -165,6 +169,7 @@ def _surviving(loop: Loop, node: Node, slots: list[Slot]) -> list[Node] | None:
         if 0 < abs(shift) < size:
             low = 0 if shift > 0 else size + shift
             kept = _narrowed(out, rank, axis, size, low, abs(shift))
+            assert isinstance(kept, Region)
             if not _meet_in_order(kept, slot.delta, kept, slot.delta, loop.count - 1):
                 return [part(0, loop.count - 1, (axis, size, low, abs(shift))), last]
     return None

@@ -64,7 +64,7 @@ class _Recorder(TorchDispatchMode):
             self.kept.append(storage)
             self.trace.storages.append(Storage(storage.nbytes(), False, False))
         (own, moves), shape, stride = number, tuple(tensor.shape), tuple(tensor.stride())
-        return Region(own, tensor.dtype, shape, stride, tensor.storage_offset(), moves)
+        return Region(own, tensor.dtype, shape, stride, int(tensor.storage_offset()), moves)
 
     def argument(self, value):
         if isinstance(value, torch.Tensor):

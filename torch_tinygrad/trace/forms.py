@@ -6,6 +6,7 @@ The recorder notes overloads as PyTorch dispatched them; here they are reduced t
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,7 +182,7 @@ def _elements(value, count: int) -> list:
     return value if isinstance(value, list) else [value] * count
 
 
-def reduce_forms(raw: list[tuple]) -> list[Node]:
+def reduce_forms(raw: Sequence) -> list[Node]:
     """Recorded nodes `(overload, args, outs, writes)` as functional nodes."""
     nodes: list[Node] = []
     for origin, (name, args, outs, writes) in enumerate(raw):

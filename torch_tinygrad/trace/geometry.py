@@ -45,7 +45,7 @@ def write_plan(n: int, size: Sequence[int], stride: Sequence[int], offset: int) 
     forward = read_plan(n, size, stride, offset)
     if forward is None or any(kind == "expand" for kind, _ in forward):
         return None
-    shapes = [(n,)]
+    shapes: list[tuple[int, ...]] = [(n,)]
     for step in forward:
         shapes.append(shape_after(shapes[-1], step))
     backward = [_inverse(step, before) for step, before in zip(forward, shapes[:-1], strict=True)]
@@ -163,7 +163,7 @@ def reachable(target: int, terms: Sequence[Term]) -> bool:
         lows.append(lows[-1] + step * low)
         highs.append(highs[-1] + step * high)
         divisors.append(gcd(divisors[-1], step))
-    lows.reverse(), highs.reverse(), divisors.reverse()
+    lows, highs, divisors = lows[::-1], highs[::-1], divisors[::-1]
     pending = [(0, target)]
     for _ in range(_SEARCH_BUDGET):
         if not pending:
@@ -228,7 +228,8 @@ def _lattice_steps(n: int, dims: list[tuple[int, int]], offset: int) -> tuple[li
     nothing has stride 1). Axes are split off the last one, whose wanted part is `window`; shrinks wait in `windows`
     until a pad or an uneven split needs them, so that an evenly divided array takes one reshape and one shrink."""
     steps: list[Step] = []
-    shape, windows = [n], []
+    shape: list[int] = [n]
+    windows: list[tuple[int, int]] = []
     low = offset
     inner = 1 + sum((z - 1) * s for z, s in dims)
 

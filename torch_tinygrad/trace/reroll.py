@@ -85,7 +85,9 @@ def _same_number(a: Number | None, b: Number | None) -> bool:
     """Equal as constants: of one type, sign of zero included."""
     if a is None or b is None or type(a.value) is not type(b.value) or a.value != b.value:
         return False
-    return not isinstance(a.value, float) or copysign(1, a.value) == copysign(1, b.value)
+    if isinstance(a.value, float) and isinstance(b.value, float):
+        return copysign(1, a.value) == copysign(1, b.value)
+    return True
 
 
 @dataclass(slots=True)
