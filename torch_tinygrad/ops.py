@@ -10,6 +10,7 @@ import torch
 from .lower.registry import LOWERINGS
 from .trace.decompose import has_decomposition
 from .trace.forms import form_of, has_form, is_random, overload_of
+from .trace.recurrent import BACKWARD, FORWARD
 
 # Operators that take index tensors, which PyTorch lets users keep on the CPU.
 INDEXING = {
@@ -71,7 +72,7 @@ def op_traits(name: str) -> dict:
         lifts = [p for p, a in zip(form.arguments, target, strict=True) if p >= 0 and a.name in lowering.lifts]
     writes = [3, 4] if overload._schema.name == "aten::native_batch_norm" else []
     if os.environ.get("TORCH_TINY_FALLBACK") == "error" and form is not None:
-        if form.op not in LOWERINGS and not has_decomposition(form.op):
+        if form.op not in (*LOWERINGS, FORWARD, BACKWARD) and not has_decomposition(form.op):
             warn_fallback(name)
     tags = overload.tags
     formatted = any(a.name == "memory_format" for a in overload._schema.arguments)

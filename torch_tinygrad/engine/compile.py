@@ -9,19 +9,20 @@ from torch_tinygrad.lower.sequence import can_sequence
 from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.forms import reduce_forms
 from torch_tinygrad.trace.nodes import Trace
+from torch_tinygrad.trace.recurrent import expand_layers
 from torch_tinygrad.trace.reroll import reroll
 
 from . import contractions, host, remote
-from .devices import device_name, is_host
+from .devices import device_name, has_views, is_host
 from .order import Cycle
 from .schedule import Schedule, schedule
 
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
-    trace = Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers)
+    trace = expand_layers(Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers))
     if simplify:
         trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift, can_sequence=can_sequence)
-    return build(trace, varying, device, contractions.prefers_aten, in_place)
+    return build(trace, varying, device, contractions.prefers_aten, in_place, has_views(device))
 
 
 def scheduled(raw: Trace, varying: set[int], device: str) -> Schedule:

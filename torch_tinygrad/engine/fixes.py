@@ -6,12 +6,14 @@ import functools
 import itertools
 import math
 import sqlite3
+from collections.abc import Callable
 
 import tinygrad.codegen as codegen
 from tinygrad import helpers
 from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
 from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
+from tinygrad.schedule import indexing, rangeify
 from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu
 from tinygrad.uop.symbolic import sym, symbolic, symbolic_simple
@@ -157,6 +159,36 @@ def _index_dtypes() -> PatternMatcher:
     return PatternMatcher([rule, *weak.pm_lower_index_dtype.patterns])
 
 
+def _reads(src: UOp, base: UOp) -> bool:
+    """Whether the kernel that computes `src` reads `base` itself: what is behind a stored value belongs to others."""
+    seen, stack = set(), [src]
+    while stack:
+        if (u := stack.pop()) is base or (u.op is Ops.AFTER and u.buf_uop is base):
+            return True
+        if u not in seen and u.op is not Ops.AFTER:
+            seen.add(u)
+            stack.extend(u.src)
+    return False
+
+
+def _store_hazard(target: UOp, src: UOp) -> UOp | None:
+    """tinygrad looks for a store's target in all that its value was ever computed from, which takes time quadratic in
+    the number of steps of a loop. Only what the same kernel reads can be overwritten too early."""
+    return rangeify.fix_store_hazard(target, src) if _reads(src, target.base) else None
+
+
+def _realize_source(ctx: indexing.IndexingContext, dest: UOp, src: UOp) -> None:
+    """As above, for the value of a store to itself."""
+    if _reads(src, dest.base):
+        ctx.realize_map[src] = None
+
+
+def _replaced(rules: PatternMatcher, old: Callable, new: Callable) -> PatternMatcher:
+    return PatternMatcher([(pattern, new if rule is old else rule) for pattern, rule in rules.patterns])
+
+
+_plain_rewrites, _plain_realize_map = rangeify.earliest_rewrites, indexing.pm_generate_realize_map
+
 _connection: sqlite3.Connection | None = None
 
 
@@ -195,3 +227,7 @@ def apply() -> None:
         simplify.pm_simplify_ranges = codegen.pm_simplify_ranges = _range_rules()
     if codegen.sym is sym:
         codegen.sym = _symbolic()
+    if rangeify.earliest_rewrites is _plain_rewrites:
+        rangeify.earliest_rewrites = _replaced(_plain_rewrites, rangeify.fix_store_hazard, _store_hazard)
+        old = indexing.realize_store_after_src
+        indexing.pm_generate_realize_map = _replaced(_plain_realize_map, old, _realize_source)

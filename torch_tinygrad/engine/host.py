@@ -121,7 +121,8 @@ def made_by_steps(schedule: Schedule) -> list[UOp]:
             metas = [m for m in step.results if m is not None and nbytes(m)]
             buffers = get_call_arg_uops(call.uop)[: len(metas)]
             if writes_directly(step) is None:
-                made += [b for b, m in zip(buffers, metas, strict=True) if b.op is Ops.BUFFER and fills(m, b)]
+                alone = {b for b in buffers if b.op is Ops.BUFFER and b not in schedule.graph.space.inside}
+                made += [b for b, m in zip(buffers, metas, strict=True) if b in alone and fills(m, b)]
     return made
 
 

@@ -44,12 +44,24 @@ class Layout:
     releases: list[list[int]] = field(default_factory=list)  # for each call, the made buffers it is the last to use
 
 
+def bytes_of(buffer: UOp) -> int:
+    return buffer.max_numel() * buffer.dtype.itemsize
+
+
+def outermost(buffer: UOp, offset: int, inside: dict[UOp, tuple[UOp, int]]) -> tuple[UOp, int]:
+    """The buffer that is part of no other, and where in it this place is."""
+    while buffer in inside:
+        buffer, start = inside[buffer]
+        offset += start
+    return buffer, offset
+
+
 def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) -> Layout:
     """Gives every operand of every call its place. Temporaries share one block, unless the device has no `views` of
     parts of a buffer; buffers that are `made` while the program runs have places of their own."""
     graph = schedule.graph
     calls = [(call.uop, get_call_arg_uops(call.uop)) for call in schedule.calls]
-    based = [[base_buffer(b) for b in arguments] for _, arguments in calls]
+    based = [[outermost(*base_buffer(b), graph.space.inside) for b in arguments] for _, arguments in calls]
     numbers = {graph.float_input: Place(FLOATS, 0, 0), graph.int_input: Place(INTS, 0, 0)}
     used = {buffer for arguments in based for buffer, _ in arguments}
     inputs = list(dict.fromkeys(number for buffer, number in schedule.inputs.items() if buffer in used))
@@ -79,7 +91,7 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
                 layout.constants.append(buffer.buffer.ensure_allocated())
             else:
                 lifetimes.setdefault(buffer, [step, step])[1] = step
-    sizes = [b.max_numel() * b.dtype.itemsize for b in lifetimes]
+    sizes = [bytes_of(b) for b in lifetimes]
     if views:
         offsets, total = plan([(*span, size) for span, size in zip(lifetimes.values(), sizes, strict=True)])
         layout.temporaries = [total] if total else []
@@ -92,6 +104,7 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
         operands = []
         for uop, (buffer, offset) in zip(arguments, located, strict=True):
             kind, index, start = places[buffer]
-            operands.append(Operand(Place(kind, index, start + offset), uop.max_numel() * uop.dtype.itemsize))
+            nbytes = min(bytes_of(uop), bytes_of(buffer) - offset)
+            operands.append(Operand(Place(kind, index, start + offset), nbytes))
         layout.calls.append((call, operands))
     return layout

@@ -13,6 +13,7 @@ from itertools import count
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
 
+from torch_tinygrad.lower.blocks import is_placement
 from torch_tinygrad.lower.graph import Graph
 
 
@@ -44,7 +45,8 @@ def with_accesses(uop: UOp, graph: Graph) -> Call:
     if kind.op is Ops.SINK:
         reads, writes = slots(kind)
         return Call(uop, {buffers[i] for i in reads}, {buffers[i] for i in writes})
-    outs = graph.step(uop).count_results() if kind.op is Ops.CUSTOM_FUNCTION else 1
+    is_step = kind.op is Ops.CUSTOM_FUNCTION and not is_placement(uop)
+    outs = graph.step(uop).count_results() if is_step else 1
     return Call(uop, set(buffers[outs:]), set(buffers[:outs]))
 
 

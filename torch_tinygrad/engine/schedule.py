@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from tinygrad.helpers import Context
 from tinygrad.schedule import create_linear_with_vars
 from tinygrad.tensor import transform_to_call
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import UOp
 
+from torch_tinygrad.lower.blocks import is_placement
 from torch_tinygrad.lower.graph import Graph
 from torch_tinygrad.lower.storages import Flat
 
+from . import fixes
 from .kernels import compiled
 from .merge import merged
 from .order import Call, dependencies, in_order, with_accesses
@@ -36,8 +38,13 @@ class Schedule:
 
 def schedule(graph: Graph) -> Schedule:
     result = Schedule(graph)
+    kept = {number: flat for number, flat in enumerate(graph.flats) if flat.storage.live and flat.written}
+    for flat in kept.values():  # before any buffer is a storage's: it may become part of another
+        if flat.in_place_patches():
+            flat.store_patches()
+        flat.merge_patches()
     for number, flat in enumerate(graph.flats):
-        if flat.storage.live and flat.written:
+        if number in kept:
             _store(result, number, flat)
         if flat.versions is not None:
             result.stores += flat.versions.states  # a version's name does not tell what the ones before it stored
@@ -50,14 +57,12 @@ def schedule(graph: Graph) -> Schedule:
 
 def _store(result: Schedule, number: int, flat: Flat) -> None:
     """Adds what leaves the storage's last value in a buffer."""
-    if flat.in_place_patches():
-        flat.store_patches()
-    flat.merge_patches()
     assert flat.value is not None
     value, versions = flat.value.uop, flat.versions
     if versions is not None and value is versions.state:
         return
-    if (made := _made_aside(value)) is not None and made.buf_uop not in result.outputs:
+    made = result.graph.space.made_aside(value)
+    if made is not None and made.buf_uop not in result.outputs and made.buf_uop not in result.graph.space.inside:
         result.outputs[made.buf_uop] = number
         result.stores.append(made)
     elif _fits(flat) and versions.depends_elementwise(value, versions.state):
@@ -70,17 +75,6 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
         result.stores.append(target.after(target.store(value)))
 
 
-def _made_aside(value: UOp) -> UOp | None:
-    """The state of the buffer that the value was stored to, by a kernel or a step of ATen's, where it was: that buffer
-    can be the storage's."""
-    while value.op is Ops.RESHAPE:
-        value = value.src[0]
-    if value.op is not Ops.AFTER or value.src[0].op is not Ops.BUFFER:
-        return None
-    made = value.src[1]
-    return value if made.op is Ops.CALL or (made.op is Ops.STORE and made.src[0] is value.src[0]) else None
-
-
 def _fits(flat: Flat) -> bool:
     """Whether the value may be written over the buffer that the storage had."""
     buffer = flat.versions.buffer if flat.versions is not None and flat.in_place else None
@@ -91,6 +85,7 @@ def _calls(result: Schedule) -> list[Call]:
     """The compiled kernels and other steps that carry out the stores."""
     if not result.stores:
         return []
+    fixes.apply()
     with Context(NO_MEMORY_PLANNER=1):
         call, _ = transform_to_call(UOp.sink(*result.stores))
         linear, variables = create_linear_with_vars(call)
@@ -100,5 +95,6 @@ def _calls(result: Schedule) -> list[Call]:
     calls, before = in_order(calls, dependencies(calls, result.older), lasting)
     names = {name: versions[0] for name, versions in result.older.items()}
     calls = merged(calls, before, names, kept=lasting)
+    calls = [call for call in calls if not is_placement(call.uop)]  # there is nothing to run: they made an order
     programs = compiled([call.uop for call in calls])
     return [replace(call, uop=program) for call, program in zip(calls, programs, strict=True)]

@@ -18,17 +18,19 @@ from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, read
 from torch_tinygrad.trace.reuse import shared_results
 from torch_tinygrad.trace.sequence import SEQUENCE
 
+from .blocks import Places, SideBySide
 from .channels_last import activations_of, is_same_layout, is_small_part, order_of, strides_in
 from .complex import Complex, as_complex, lowering_of, parts_region
 from .costs import Costs
 from .in_place import held
 from .maths import widest_float
 from .random import Random
+from .regions import Shift, covers
 from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .sequence import Numbers, Unfit, lower_sequence
 from .shape import strides_of
-from .storages import Flat, Shift, covers
-from .threads import has_groups, is_stored, writing_in_place
+from .storages import Flat
+from .threads import SMALL, has_groups, is_stored, writing_in_place
 
 # Operators that change a few elements of their first argument.
 UPDATES = {
@@ -67,6 +69,7 @@ class Graph:
 
     flats: list[Flat]
     device: str
+    space: Places
     floats: list[int] = field(default_factory=list)
     ints: list[int] = field(default_factory=list)
     float_input: UOp | None = None
@@ -102,10 +105,12 @@ def can_lift(op: str, argument: int) -> bool:
     return is_tensor or name in lowering.lifts
 
 
-def build(trace: Trace, varying: set[int], device: str, prefers_aten, in_place: bool = True) -> Graph:
+def build(
+    trace: Trace, varying: set[int], device: str, prefers_aten, in_place: bool = True, views: bool = True
+) -> Graph:
     """Lowers every node. `varying` numbers become inputs; `prefers_aten(node)` sends a node to ATen's CPU kernels;
-    `in_place` allows writing into buffers before the end of the trace."""
-    graph = Graph([], device)
+    `in_place` allows writing into buffers before the end of the trace; `views` says that buffers can lie in others."""
+    graph = Graph([], device, Places(device, views))
     _Builder(trace, graph, varying, prefers_aten, in_place).run()
     return graph
 
@@ -136,7 +141,7 @@ class _Builder:
     def add_flats(self) -> None:
         """One for each storage, those that decompositions added included."""
         for storage in self.trace.storages[len(self.graph.flats) :]:
-            self.graph.flats.append(Flat(storage, self.graph.device, self.shift, self.in_place))
+            self.graph.flats.append(Flat(storage, self.graph.device, self.shift, self.graph.space, self.in_place))
 
     # ---- numbers ----
 
@@ -241,6 +246,9 @@ class _Builder:
             if out is None or result is None:
                 continue
             dtype = Meta(out.size, out.dtype).tiny
+            if isinstance(result, SideBySide):
+                together = self.graph.space.has_views and out.numel >= SMALL
+                result = self.graph.space.side_by_side(result.cast(dtype)) if together else result.cat()
             if out.dtype.is_complex:
                 result = as_complex(result, dtype)
             if result.dtype != dtype:
@@ -317,8 +325,9 @@ class _Builder:
                     operands.append(found[1])
                     arranged.append(path)
                 elif (stored := flat.stored(argument)) is not None:
-                    inputs.append(stored)
-                    operands.append(Operand(argument.size, argument.dtype, argument.stride, argument.offset))
+                    buffer, first = stored
+                    inputs.append(buffer)
+                    operands.append(Operand(argument.size, argument.dtype, argument.stride, argument.offset - first))
                 else:
                     inputs.append(flat.read(parts_region(argument)))
                     operands.append(Operand(argument.size, argument.dtype, strides_of(argument.size), 0))
@@ -372,7 +381,7 @@ class _Builder:
         operand = Operand(region.size, region.dtype, strides_in(region.size, order), 0)
         if is_same_layout(region.size, region.stride, operand.stride):
             stored = flat.stored(region)
-            return None if stored is None else (stored, replace(operand, offset=region.offset))
+            return None if stored is None else (stored[0], replace(operand, offset=region.offset - stored[1]))
         buffer = flat.arranged(region, order, copies=is_small_part(region, node))
         if buffer is None:
             return None

@@ -21,9 +21,12 @@ class Version:
 
 
 class Versions:
-    def __init__(self, buffer: UOp):
-        self.buffer, self.state = buffer, buffer
+    """`taken` are the names of all buffers that storages had before the trace."""
+
+    def __init__(self, buffer: UOp, taken: set[UOp]):
+        self.buffer, self.state, self.taken = buffer, buffer, taken
         self.names = [buffer]
+        taken.add(buffer)
         self.states: list[UOp] = []  # of each version but the first, everything stored
 
     def begin(self) -> Version:
@@ -32,6 +35,7 @@ class Versions:
 
     def finish(self, version: Version) -> None:
         self.names.append(version.name)
+        self.taken.add(version.name)
         self.states.append(version.state)
         self.state = version.state
 

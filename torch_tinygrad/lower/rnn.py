@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 from tinygrad import Tensor
 
+from .blocks import SideBySide
 from .matmul import accumulator
 from .registry import lowers
 from .threads import SMALL, stored
@@ -14,28 +15,38 @@ from .threads import SMALL, stored
 aten = torch.ops.aten
 
 
-def gates(input_gates: Tensor, hidden_gates: Tensor, input_bias, hidden_bias) -> tuple[Tensor, Tensor]:
-    """Both contributions with their biases, computed in single precision for half types."""
-    kept = accumulator(input_gates.dtype)
-    pairs = ((input_gates, input_bias), (hidden_gates, hidden_bias))
-    first, second = (g.cast(kept) if b is None else g.cast(kept) + b.cast(kept) for g, b in pairs)
-    return first, second
+def gates(count: int, contribution: Tensor, bias: Tensor | None) -> list[Tensor]:
+    """What the input or the state contributes to each gate, in single precision for half types. Each is computed from
+    its own part: all of them together would be stored, as every gate reads another part."""
+    kept = accumulator(contribution.dtype)
+    parts = [part.cast(kept) for part in contribution.chunk(count, dim=1)]
+    return parts if bias is None else [p + b.cast(kept) for p, b in zip(parts, bias.chunk(count), strict=True)]
+
+
+def aside(state: Tensor) -> Tensor:
+    """What the next step reads, stored: it would compute the steps before it again. Kernels of one step are merged."""
+    return stored(state) if state.numel() >= SMALL else state
 
 
 @lowers(aten._thnn_fused_lstm_cell.default)
-def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None) -> tuple[Tensor, ...]:
-    first, second = gates(input_gates, hidden_gates, input_bias, hidden_bias)
-    enter, forget, cell, out = (first + second).chunk(4, dim=1)
-    workspace = enter.sigmoid().cat(forget.sigmoid(), cell.tanh(), out.sigmoid(), dim=1)
-    if workspace.numel() >= SMALL:
-        workspace = stored(workspace)
+def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None) -> tuple[Tensor | SideBySide, ...]:
+    batch, width = cx.shape
+    kept = accumulator(input_gates.dtype)
+    total = input_gates.cast(kept) + hidden_gates.cast(kept)
+    for bias in (input_bias, hidden_bias):
+        total = total if bias is None else total + bias.cast(kept)
+    total = total.reshape(batch, 4, width)
+    is_cell = (Tensor.arange(4) == 2).reshape(1, 4, 1)
+    squashed = is_cell.where(2 * total, total).sigmoid()
+    workspace = is_cell.where(2 * squashed - 1, squashed).reshape(batch, 4 * width)
+    workspace = aside(workspace)
     enter, forget, cell, out = workspace.chunk(4, dim=1)
-    cy = forget * cx.cast(first.dtype) + enter * cell
-    return out * cy.tanh(), cy, workspace
+    cy = aside(forget * cx.cast(kept) + enter * cell)
+    return aside(out * cy.tanh()), cy, workspace
 
 
 @lowers(aten._thnn_fused_lstm_cell_backward_impl.default)
-def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias: bool) -> tuple[Tensor | None, ...]:
+def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias: bool) -> tuple[Tensor | SideBySide | None, ...]:
     kept = accumulator(workspace.dtype)
     enter, forget, cell, out = workspace.cast(kept).chunk(4, dim=1)
     squashed = cy.cast(kept).tanh()
@@ -52,29 +63,29 @@ def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias: bool) -> t
         grad_cell * enter * (1 - cell * cell),
         grad_out,
     )
-    grad_gates = parts[0].cat(*parts[1:], dim=1)
-    return grad_gates, grad_cell * forget, grad_gates.sum(0, dtype=kept) if has_bias else None
+    grad_gates = SideBySide(parts)
+    return grad_gates, aside(grad_cell * forget), grad_gates.cat().sum(0, dtype=kept) if has_bias else None
 
 
 @lowers(aten._thnn_fused_gru_cell.default)
-def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None) -> tuple[Tensor, Tensor]:
-    first, second = gates(input_gates, hidden_gates, input_bias, hidden_bias)
-    (input_reset, input_update, input_new), (reset, update, hidden_new) = first.chunk(3, dim=1), second.chunk(3, dim=1)
-    hx = hx.cast(first.dtype)
+def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None) -> tuple[Tensor, SideBySide]:
+    input_reset, input_update, input_new = gates(3, input_gates, input_bias)
+    reset, update, hidden_new = gates(3, hidden_gates, hidden_bias)
+    hx = hx.cast(reset.dtype)
     reset, update = (input_reset + reset).sigmoid(), (input_update + update).sigmoid()
     new = (input_new + reset * hidden_new).tanh()
-    return new + update * (hx - new), reset.cat(update, new, hx, hidden_new, dim=1)
+    return aside(new + update * (hx - new)), SideBySide((reset, update, new, hx, hidden_new))
 
 
 @lowers(aten._thnn_fused_gru_cell_backward.default)
-def gru_cell_backward(grad_hy, workspace, has_bias: bool) -> tuple[Tensor | None, ...]:
+def gru_cell_backward(grad_hy, workspace, has_bias: bool) -> tuple[Tensor | SideBySide | None, ...]:
     kept = accumulator(workspace.dtype)
     reset, update, new, hx, hidden_new = workspace.cast(kept).chunk(5, dim=1)
     grad = grad_hy.cast(kept)
     grad_update = grad * (hx - new) * update * (1 - update)
     grad_new = grad * (1 - update) * (1 - new * new)
     grad_reset = grad_new * hidden_new * reset * (1 - reset)
-    input_grad = grad_reset.cat(grad_update, grad_new, dim=1)
-    hidden_grad = grad_reset.cat(grad_update, grad_new * reset, dim=1)
-    biases = (input_grad.sum(0), hidden_grad.sum(0)) if has_bias else (None, None)
+    input_grad = SideBySide((grad_reset, grad_update, grad_new))
+    hidden_grad = SideBySide((grad_reset, grad_update, grad_new * reset))
+    biases = (input_grad.cat().sum(0), hidden_grad.cat().sum(0)) if has_bias else (None, None)
     return input_grad, hidden_grad, grad * update, *biases

@@ -1,7 +1,8 @@
 """Storages as values: one flat tensor per storage, read and written through strided regions.
 
 A write to part of a storage is kept as a patch: later reads see it, and in the end the patches compose into one value,
-or, where the storage had a buffer already, only they are stored, into the same buffer (see `in_place.py`).
+or, where the storage had a buffer already, only they are stored, into the same buffer (see `in_place.py`). Where they
+are buffers of their own that make up all of it, they are laid side by side (see `blocks.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import UOp
@@ -17,11 +17,14 @@ from tinygrad.uop.ops import UOp
 from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region, Storage
 
+from .blocks import ALIGNMENT, Places
 from .complex import Complex, joined, parts_region, split
 from .gather import take_flat
 from .in_place import Version, Versions, held, stores_itself
+from .patches import Blocks, Copies, Patch, interval
+from .regions import Shift, apply, bytes_region, covers
 from .registry import TO_TINY
-from .threads import is_stored
+from .threads import SMALL, is_stored
 from .updates import update, write_shifted
 
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
@@ -34,59 +37,6 @@ MAX_COMPOSITIONS = 6
 SMALL_PART = 4
 
 
-def apply(value: Tensor, plan: list[geometry.Step]) -> Tensor:
-    """The movement operations of a plan, on a tensor."""
-    for kind, argument in plan:
-        value = value.flip(argument) if kind == "flip" else getattr(value, kind)(argument)
-    return value
-
-
-def covers(n: int, region: Region) -> bool:
-    return region.moves < 0 and geometry.covers(n, region.size, region.stride, region.offset)
-
-
-@dataclass(frozen=True)
-class Shift:
-    """By how many bytes regions have moved: one of the program's integers."""
-
-    inputs: Tensor
-    place: int
-
-    def elements(self, itemsize: int) -> Tensor:
-        bytes_moved = self.inputs.shrink(((self.place, self.place + 1),)).reshape(())
-        return (bytes_moved // itemsize).cast(dtypes.int32)
-
-
-def bytes_region(region: Region) -> Region:
-    """A region as the bytes of its elements, side by side in a new last dimension."""
-    width = region.dtype.itemsize
-    stride = (*(s * width for s in region.stride), 1)
-    return Region(region.storage, torch.uint8, (*region.size, width), stride, region.offset * width, region.moves)
-
-
-@dataclass(frozen=True)
-class Patch:
-    """A part of a buffer that was written. `update`, where there is one, writes it into the buffer's current state (a
-    flat tensor) itself, touching only what changes; `value` is what the region then holds."""
-
-    region: Region
-    value: Tensor
-    update: Callable[[Tensor], Tensor] | None = None
-
-    @property
-    def is_update(self) -> bool:
-        """Whether `value` costs much more than the update does."""
-        return self.update is not None and self.region.moves < 0
-
-
-@dataclass(frozen=True)
-class Copies:
-    """Buffers in which a value lies in other orders: by size and strides of the region, and its order there."""
-
-    value: UOp | None
-    buffers: dict[tuple, Tensor]
-
-
 @dataclass
 class Flat:
     """The value of one storage at a point of the trace."""
@@ -94,10 +44,13 @@ class Flat:
     storage: Storage
     device: str
     shift: Callable[[int], Shift]  # how far regions that move are away from their offset
+    space: Places  # where buffers lie in others
     in_place: bool = True  # whether patches may be stored before the trace ends
     value: Tensor | None = None  # what it holds; None while nothing was ever written
     patches: list[Patch] = field(default_factory=list)  # written since, oldest first
     places: dict[Region, int] = field(default_factory=dict)  # of each patch's region, the newest
+    blocks: Blocks | None = field(default_factory=Blocks)  # the patches, while they are disjoint intervals
+    parts: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # intervals of the value, as buffers
     written: bool = False
     compositions: int = 0  # reads that composed the patches since the value was last computed aside
     versions: Versions | None = None  # of the buffer it had before the trace
@@ -115,7 +68,7 @@ class Flat:
     def load(self, dtype: DType) -> None:
         """Makes the buffer's contents the value, in the dtype of their first use."""
         if self.value is None and self.storage.has_value:
-            self.versions = Versions(UOp.new_buffer(self.device, self.count(dtype), dtype))
+            self.versions = Versions(UOp.new_buffer(self.device, self.count(dtype), dtype), self.space.taken)
             self.value = Tensor(self.versions.buffer)
 
     def typed(self, dtype: DType) -> Tensor:
@@ -160,10 +113,12 @@ class Flat:
             return Tensor.zeros(region.size, dtype=dtype, buffer=False)
         if self.is_ragged(dtype):
             return self.read(bytes_region(region)).bitcast(dtype).reshape(region.size)
-        written = self.places.get(region, -1)
-        patched = any(
-            p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in self.patches[written + 1 :]
-        )
+        written, patched = self._newest(region)
+        if (part := self._part(region)) is not None:
+            first, flat = part
+            return self.strided(flat, region.at(offset=region.offset - first))
+        if patched and self._join():
+            return self.read(region)
         updated = written >= 0 and self.patches[written].is_update
         if (patched or updated) and self._is_worth_storing():
             self.store_patches()
@@ -178,23 +133,33 @@ class Flat:
             return self.strided(self.typed(dtype), region)
         return self.patches[written].value if written >= 0 else self.strided(self.typed(dtype), region)
 
-    def stored(self, region: Region) -> Tensor | None:
-        """The whole value in a buffer, if the region can be read from there without a copy. A value that is not in one
-        yet is put there, for all who read it, unless most of it is not wanted."""
+    def _newest(self, region: Region) -> tuple[int, bool]:
+        """The patch that was written to this very region, and whether there are others in it since."""
+        written = self.places.get(region, -1)
+        if self.blocks is not None and self.patches and self.patches[0].region.dtype == region.dtype:
+            return written, written < 0 and (region.moves >= 0 or self.blocks.meets(*interval(region)))
+        since = self.patches[written + 1 :]
+        return written, any(p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in since)
+
+    def stored(self, region: Region) -> tuple[Tensor, int] | None:
+        """A buffer that the region can be read from without a copy, and the element it starts with. A value that is not
+        in one yet is put there, for all who read it, unless most of it is not wanted."""
         if region.dtype.is_complex or region.numel == 0 or region.moves >= 0:
             return None
         if self.patches and self._is_worth_storing():
             self.store_patches()
-        if self.patches:
+        if (part := self._stored_patch(region)) is not None:
+            return part
+        if self.patches and not self._join():
             return None
         value = self.typed(TO_TINY[region.dtype])
         if not is_stored(value):
             if value is not self.value or 2 * region.numel < value.shape[0]:
                 return None
             if self._buffers():
-                return self._copy((value.shape, value.dtype), lambda: held(value, self.device))
+                return self._copy((value.shape, value.dtype), lambda: held(value, self.device)), 0
             value = self.value = held(value, self.device)
-        return value
+        return value, 0
 
     def arranged(self, region: Region, order: tuple[int, ...], copies: bool) -> Tensor | None:
         """A buffer in which the region, all of the storage, lies with its dimensions in this order, slowest first. A
@@ -234,6 +199,58 @@ class Flat:
             return split(self.read(parts))
         return numbers.map(lambda part: self.strided(part, region))
 
+    # ---- parts that are buffers ----
+
+    def _holding(self, region: Region) -> int | None:
+        """The one patch that the region lies in, where patches are disjoint intervals."""
+        if self.blocks is None or not self.patches or region.moves >= 0:
+            return None
+        return self.blocks.holding(*interval(region)) if self.patches[0].region.dtype == region.dtype else None
+
+    def _stored_patch(self, region: Region) -> tuple[Tensor, int] | None:
+        """The buffer of the one patch that the region lies in, and its first element. It is put there if it is not."""
+        number = self._holding(region)
+        if number is None:
+            return None
+        patch = self.patches[number]
+        if not is_stored(patch.value):
+            patch = self.patches[number] = Patch(patch.region, held(patch.value, self.device))
+        return patch.value, patch.region.offset
+
+    def _part(self, region: Region) -> tuple[int, Tensor] | None:
+        """The patch or the part of the value's buffer that the region lies in, and its first element. Kernels that read
+        parts of one size are the same kernel."""
+        if self.patches:
+            patch = None if region in self.places else self._holding(region)
+            return None if patch is None else (self.patches[patch].region.offset, self.patches[patch].value.flatten())
+        value, (low, high) = self.value, interval(region)
+        if value is None or value.dtype != TO_TINY[region.dtype] or region.moves >= 0:
+            return None
+        if (low, high) not in self.parts:
+            is_part = SMALL <= high - low < value.shape[0] and high - low == region.numel
+            is_aligned = low * value.dtype.itemsize % ALIGNMENT == 0
+            state = self.space.made_aside(value.uop) if self.space.has_views and is_part and is_aligned else None
+            if state is None:
+                return None
+            self.parts[low, high] = self.space.part(state, low, high - low)
+        return low, self.parts[low, high]
+
+    def _join(self) -> bool:
+        """Lays the patches side by side, if they are all there is, and all but one are in buffers already."""
+        blocks = None if self.storage.has_value else self.blocks
+        if not self.patches or blocks is None:
+            return False
+        dtype = TO_TINY[self.patches[0].region.dtype]
+        if not blocks.tile(self.count(dtype)) or any(s * dtype.itemsize % ALIGNMENT for s in blocks.starts):
+            return False
+        values = [self.patches[number].value.flatten() for number in blocks.numbers]
+        if self.is_ragged(dtype) or sum(not self.space.is_apart(value) for value in values) > 1:
+            return False
+        whole, parts = self.space.joined(blocks.starts, values, self.count(dtype))
+        self._replace(whole)
+        self.parts = dict(zip(zip(blocks.starts, blocks.ends, strict=True), parts, strict=True))
+        return True
+
     # ---- writing ----
 
     def _write_complex(self, region: Region, value: Complex) -> None:
@@ -263,7 +280,8 @@ class Flat:
             self.merge_patches()
             self._replace(self._scattered(self.typed(dtype), region, value))
             return
-        if len(self.patches) == MAX_PATCHES or any(p.region.dtype != region.dtype for p in self.patches[:1]):
+        too_many = len(self.patches) >= MAX_PATCHES and self.blocks is None
+        if too_many or any(p.region.dtype != region.dtype for p in self.patches[:1]):
             self.merge_patches()
         self.value = self.typed(dtype)
         self._patch(Patch(region, value, self._store_of(region, value) if region.moves >= 0 else None))
@@ -285,10 +303,12 @@ class Flat:
         return update(flat, 0, self.index_of(region).flatten(), value.flatten(), "set")
 
     def _replace(self, value: Tensor) -> None:
-        self.value, self.patches, self.places = value, [], {}
+        self.value, self.patches, self.places, self.blocks, self.parts = value, [], {}, Blocks(), {}
 
     def _patch(self, patch: Patch) -> None:
         self.places[patch.region] = len(self.patches)
+        if self.blocks is not None and not self.blocks.add(patch, len(self.patches)):
+            self.blocks = None
         self.patches.append(patch)
 
     def update(self, region: Region, value: Tensor, in_place: Callable[[Tensor], Tensor]) -> None:
@@ -353,7 +373,7 @@ class Flat:
 
     def merge_patches(self) -> None:
         """From here on the storage is a whole new value."""
-        if self.patches:
+        if self.patches and not self._join():
             self._replace(self._patched(TO_TINY[self.patches[0].region.dtype]))
 
     def in_place_patches(self) -> list[Patch]:
