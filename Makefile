@@ -21,7 +21,7 @@ help:
 
 $(VENV)/deps: pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q $(TORCH) tinygrad==0.14.0 numpy setuptools wheel ninja pytest hypothesis expecttest scipy ruff
+	$(PY) -m pip install -q $(TORCH) tinygrad==0.14.0 numpy setuptools wheel ninja pytest hypothesis expecttest scipy ruff mypy==2.4.1 clang-format==23.1.3
 	command -v clang >/dev/null || $(PY) -m pip install -q ziglang
 	touch $@
 
@@ -37,6 +37,8 @@ demo: build
 lint: build
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run --Werror $(CSRC)
 
 test: lint
 	$(PY) -m pytest tests $(ARGS)

@@ -60,7 +60,8 @@ Slot slot_from(const py::handle& item) {
 SlotTensor slot_tensor_from(const py::handle& item) {
   if (item.is_none()) return {{}, at::ScalarType::Undefined, {}, {}};
   const auto t = item.cast<py::tuple>();
-  return {slot_from(t[0]), reinterpret_cast<THPDtype*>(t[1].ptr())->scalar_type, t[2].cast<std::vector<int64_t>>(), t[3].cast<std::vector<int64_t>>()};
+  return {slot_from(t[0]), reinterpret_cast<THPDtype*>(t[1].ptr())->scalar_type, t[2].cast<std::vector<int64_t>>(),
+          t[3].cast<std::vector<int64_t>>()};
 }
 
 std::vector<Slot> slots_from(const py::list& items) {
@@ -69,8 +70,8 @@ std::vector<Slot> slots_from(const py::list& items) {
   return slots;
 }
 
-void add_aten(HostProgram& program, const std::string& name, const std::string& overload, const py::list& arguments, const py::list& tensors,
-              const py::list& results, bool packs) {
+void add_aten(HostProgram& program, const std::string& name, const std::string& overload, const py::list& arguments,
+              const py::list& tensors, const py::list& results, bool packs) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   std::vector<c10::IValue> values;
   for (size_t i = 0; i < arguments.size(); i++) {
@@ -103,8 +104,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     DeviceLock lock;
     stats() = Stats();
   });
-  m.def("flush", [](int device, const std::string& reason) { flush(static_cast<c10::DeviceIndex>(device), reason.c_str()); },
-        py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "flush", [](int device, const std::string& reason) { flush(static_cast<c10::DeviceIndex>(device), reason.c_str()); },
+      py::call_guard<py::gil_scoped_release>());
   m.def("pending", [](int device) { return trace_of(static_cast<c10::DeviceIndex>(device)).nodes.size(); });
   m.def("set_bounds", [](size_t nodes, size_t soft_nodes, int64_t bytes) { bounds() = {nodes, soft_nodes, bytes}; });
   m.def("set_program_bound", [](size_t bound) { program_bound() = bound; });
@@ -123,8 +125,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("reset_peak", [](int device) { reset_peak(static_cast<c10::DeviceIndex>(device)); });
   m.def("empty_cache", &empty_cache);
-  m.def("buffer_address", [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host); },
-        "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");
+  m.def(
+      "buffer_address", [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host); },
+      "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");
 
   m.def(
       "known_range",
@@ -150,10 +153,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("bytes_moved", &HostProgram::bytes_moved)
       .def_readwrite("fallbacks", &HostProgram::fallbacks)
       .def_readwrite("description", &HostProgram::description)
-      .def("add_kernel",
-           [](HostProgram& p, uint64_t address, const py::bytes& image, const py::list& args, std::vector<int64_t> values, int threads, int core) {
-             p.add_kernel(address, image, slots_from(args), std::move(values), threads, core);
-           })
+      .def("add_kernel", [](HostProgram& p, uint64_t address, const py::bytes& image, const py::list& args, std::vector<int64_t> values,
+                            int threads, int core) { p.add_kernel(address, image, slots_from(args), std::move(values), threads, core); })
       .def("add_constant", [](HostProgram& p, const py::bytes& bytes) { return p.add_constant(bytes); })
       .def("add_aten", &add_aten)
       .def("keep", [](HostProgram& p, py::object object) {

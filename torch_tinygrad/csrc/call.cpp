@@ -90,12 +90,18 @@ void gather_tensor(Call& call, c10::IValue& slot, const at::Tensor& given, size_
 void hash_scalar_kind(Call& call, const c10::IValue& value) {
   const bool is_real = value.isDouble() || value.isInt() || value.isBool();
   const bool is_too_big = is_real && !call.tensors.empty() && !fits(value, call.tensors[0].scalar_type());
-  call.key.add(uint64_t{20} + (value.isDouble() ? 1 : value.isInt() ? 2 : value.isBool() ? 3 : value.isComplexDouble() ? 4 : 5) +
+  call.key.add(uint64_t{20} +
+               (value.isDouble()          ? 1
+                : value.isInt()           ? 2
+                : value.isBool()          ? 3
+                : value.isComplexDouble() ? 4
+                                          : 5) +
                (is_too_big ? 256 + 256 * fits(value, at::kFloat) : 0));
 }
 
 bool is_mask(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && (value.toTensor().scalar_type() == at::kBool || value.toTensor().scalar_type() == at::kByte);
+  return value.isTensor() && value.toTensor().defined() &&
+         (value.toTensor().scalar_type() == at::kBool || value.toTensor().scalar_type() == at::kByte);
 }
 
 // Masks among indices. Reading through one gives a shape that depends on values: it becomes the places of its ones.
@@ -132,8 +138,8 @@ void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
 // ATen fills through a single mask with one value of any dtype; all other values must have the target's.
 void check_index_put(const Call& call, const at::Tensor& self, const at::Tensor& values) {
   TORCH_CHECK(self.scalar_type() == values.scalar_type() || (call.masked && values.numel() == 1),
-                    "Index put requires the source and destination dtypes match, got ", self.scalar_type(), " for the destination and ",
-                    values.scalar_type(), " for the source.");
+              "Index put requires the source and destination dtypes match, got ", self.scalar_type(), " for the destination and ",
+              values.scalar_type(), " for the source.");
 }
 
 }  // namespace

@@ -61,7 +61,8 @@ void copy_up(const at::Tensor& self, const at::Tensor& given, bool non_blocking)
   const at::Tensor source = given.resolve_conj().resolve_neg();
   Storage* storage = storage_of(self.storage().data_ptr());
   if (self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type() && is_whole(self) && source.nbytes() > 0) {
-    const at::Tensor ordered = source.strides() == self.strides() ? source : at::empty_strided(self.sizes(), self.strides(), source.options()).copy_(source);
+    const at::Tensor ordered =
+        source.strides() == self.strides() ? source : at::empty_strided(self.sizes(), self.strides(), source.options()).copy_(source);
     DeviceLock lock;
     if (!trace_of(device).refers_to(storage)) {
       put(*storage, ordered);
@@ -142,8 +143,7 @@ at::Tensor on_host(const at::Tensor& src, const char* reason) {
   Buffer& buffer = realize(src, reason);
   const size_t itemsize = src.dtype().itemsize();
   const size_t begin = static_cast<size_t>(src.storage_offset()) * itemsize;
-  if (buffer.host != nullptr)
-    return at::from_blob(static_cast<char*>(buffer.host) + begin, src.sizes(), src.strides(), options);
+  if (buffer.host != nullptr) return at::from_blob(static_cast<char*>(buffer.host) + begin, src.sizes(), src.strides(), options);
   int64_t span = 1;
   for (int64_t d = 0; d < src.dim(); d++) span += (src.size(d) - 1) * src.stride(d);
   at::Tensor bytes = at::empty({static_cast<int64_t>(span * itemsize)}, at::kByte);

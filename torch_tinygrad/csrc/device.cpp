@@ -101,9 +101,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     set_current_device(device);
     return previous;
   }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
-    return device < 0 ? current : exchangeDevice(device);
-  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return device < 0 ? current : exchangeDevice(device); }
   // Pinned memory speeds up copies between host and device memory; ordinary memory is as good here.
   bool isPinnedPtr(const void*) const override { return false; }
   c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::DeviceType::CPU); }
@@ -128,8 +126,7 @@ void set_device_count(c10::DeviceIndex value) { count = value; }
 c10::DeviceIndex current_device() { return current; }
 void set_current_device(c10::DeviceIndex device) {
   TORCH_CHECK(device >= 0 && device < count, "tiny: invalid device index ", static_cast<int>(device), ": there ",
-              count == 1 ? "is 1 device" : "are " + std::to_string(count) + " devices",
-              ". TORCH_TINY_DEVICES sets their number.");
+              count == 1 ? "is 1 device" : "are " + std::to_string(count) + " devices", ". TORCH_TINY_DEVICES sets their number.");
   current = device;
 }
 

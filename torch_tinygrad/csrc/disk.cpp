@@ -171,9 +171,7 @@ c10::IValue read_value(Reader& r) {
   throw Damaged("an argument of unknown type");
 }
 
-void write(Writer& w, const SlotTensor& t) {
-  w.number(t.slot), w.number(t.dtype), w.numbers(t.sizes), w.numbers(t.strides);
-}
+void write(Writer& w, const SlotTensor& t) { w.number(t.slot), w.number(t.dtype), w.numbers(t.sizes), w.numbers(t.strides); }
 
 SlotTensor read_tensor(Reader& r) {
   const auto slot = r.number<Slot>();
@@ -339,7 +337,8 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) {
   }
   program->made = r.number<uint32_t>();
   program->floats = r.numbers<uint32_t>(), program->ints = r.numbers<uint32_t>(), program->lifted = r.numbers<uint32_t>();
-  program->constants = r.number<Hash>(), program->arena = r.number<int64_t>(), program->kernels = r.number<int64_t>(), program->bytes_moved = r.number<int64_t>();
+  program->constants = r.number<Hash>(), program->arena = r.number<int64_t>(), program->kernels = r.number<int64_t>(),
+  program->bytes_moved = r.number<int64_t>();
   for (size_t n = r.count(); n > 0; n--) {
     const std::string name = r.text();
     program->fallbacks[name] = r.number<int64_t>();
@@ -351,9 +350,7 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) {
   return program;
 }
 
-void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound) {
-  cache() = {folder, checksum(digest), bound, 0};
-}
+void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound) { cache() = {folder, checksum(digest), bound, 0}; }
 
 std::shared_ptr<HostProgram> load_program(const Hash& key) {
   if (cache().folder.empty() || !folder_is_ours()) return nullptr;

@@ -273,7 +273,10 @@ void flush_trace(Trace& trace, const char* reason) {
   }
   if (const int level = debug_level(); level >= 1) {
     std::fprintf(stderr, "tiny: flush for %s: %zu nodes, %s, %lld kernels, compile %.1f ms, run %.2f ms\n", reason, trace.nodes.size(),
-                 hit ? "hit" : loaded ? "loaded" : "miss", static_cast<long long>(program->kernels), milliseconds(compiled - start), milliseconds(done - compiled));
+                 hit      ? "hit"
+                 : loaded ? "loaded"
+                          : "miss",
+                 static_cast<long long>(program->kernels), milliseconds(compiled - start), milliseconds(done - compiled));
     if (level >= 2)
       for (size_t i = 0; i < program->description.size(); i++) {
         const std::string time = i < program->times.size() ? c10::str(static_cast<int64_t>(program->times[i]), " us ") : "";

@@ -29,13 +29,15 @@ std::vector<at::Tensor> stand_ins(const Call& call, c10::Device device) {
       result.push_back(at::empty_strided(t.sizes(), t.strides(), at::TensorOptions().dtype(t.dtype()).device(device)));
       continue;
     }
-    const size_t first = std::find_if(call.tensors.begin(), call.tensors.end(), [&](const auto& other) { return other.is_same(t); }) - call.tensors.begin();
+    const size_t first =
+        std::find_if(call.tensors.begin(), call.tensors.end(), [&](const auto& other) { return other.is_same(t); }) - call.tensors.begin();
     if (first < result.size()) {
       result.push_back(result[first]);
       continue;
     }
     at::Tensor& base = bases[t.storage().unsafeGetStorageImpl()];
-    if (!base.defined()) base = at::empty({static_cast<int64_t>(t.storage().nbytes())}, at::TensorOptions().dtype(at::kByte).device(device));
+    if (!base.defined())
+      base = at::empty({static_cast<int64_t>(t.storage().nbytes())}, at::TensorOptions().dtype(at::kByte).device(device));
     at::Tensor alias = at::empty({0}, at::TensorOptions().dtype(t.dtype()).device(device));
     alias.unsafeGetTensorImpl()->set_storage_keep_dtype(base.storage());
     alias.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
@@ -83,13 +85,15 @@ void lay_out_as_convolution(const Call& call, const std::vector<at::Tensor>& met
   for (auto& ret : inferred.returns)
     for (auto& result : ret.tensors) {
       if (result.kind != Inferred::Result::Kind::Fresh || static_cast<int64_t>(result.shape.sizes.size()) != rank) continue;
-      const auto strides = rank == 4 ? c10::get_channels_last_strides_2d(result.shape.sizes) : c10::get_channels_last_strides_3d(result.shape.sizes);
+      const auto strides =
+          rank == 4 ? c10::get_channels_last_strides_2d(result.shape.sizes) : c10::get_channels_last_strides_3d(result.shape.sizes);
       result.shape.strides.assign(strides.begin(), strides.end());
     }
 }
 
 // The arguments with every tensor of the device replaced by the next stand-in, and devices by theirs.
-torch::jit::Stack with_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& stand_ins, c10::Device device) {
+torch::jit::Stack with_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& stand_ins,
+                                 c10::Device device) {
   torch::jit::Stack stack;
   stack.reserve(args.size());
   size_t next = 0;

@@ -10,25 +10,36 @@ namespace {
 // Operator → the numbers that it converts to the dtype of its result.
 const std::unordered_map<std::string_view, std::vector<const char*>>& table() {
   static const auto* rows = new std::unordered_map<std::string_view, std::vector<const char*>>{
-      {"fill", {"value"}},          {"masked_fill", {"value"}},     {"index_fill", {"value"}},
-      {"scatter", {"value"}},       {"constant_pad_nd", {"value"}}, {"threshold", {"value"}},
-      {"full", {"fill_value"}},     {"full_like", {"fill_value"}},  {"new_full", {"fill_value"}},
-      {"clamp", {"min", "max"}},    {"clamp_min", {"min"}},         {"clamp_max", {"max"}},
-      {"add", {"alpha"}},           {"sub", {"alpha"}},             {"scalar_tensor", {"s"}},
+      {"fill", {"value"}},
+      {"masked_fill", {"value"}},
+      {"index_fill", {"value"}},
+      {"scatter", {"value"}},
+      {"constant_pad_nd", {"value"}},
+      {"threshold", {"value"}},
+      {"full", {"fill_value"}},
+      {"full_like", {"fill_value"}},
+      {"new_full", {"fill_value"}},
+      {"clamp", {"min", "max"}},
+      {"clamp_min", {"min"}},
+      {"clamp_max", {"max"}},
+      {"add", {"alpha"}},
+      {"sub", {"alpha"}},
+      {"scalar_tensor", {"s"}},
   };
   return *rows;
 }
 
 template <class T>
 bool overflows(const c10::IValue& number) {
-  return number.isDouble() ? c10::overflows<T, double>(number.toDouble()) : c10::overflows<T, int64_t>(number.isBool() ? number.toBool() : number.toInt());
+  return number.isDouble() ? c10::overflows<T, double>(number.toDouble())
+                           : c10::overflows<T, int64_t>(number.isBool() ? number.toBool() : number.toInt());
 }
 
 // Raises what ATen does where a number has no equal in the dtype.
 void check_converts(const at::Scalar& number, at::ScalarType dtype) {
   switch (dtype) {
-#define CASE(type, name)            \
-  case at::ScalarType::name:        \
+#define CASE(type, name)                  \
+  case at::ScalarType::name:              \
     static_cast<void>(number.to<type>()); \
     break;
     AT_FORALL_SCALAR_TYPES_WITH_COMPLEX(CASE)

@@ -51,7 +51,8 @@ at::Tensor convolve_packed(const std::vector<c10::IValue>& arguments, Buffer& bu
   }
   if (!found->weights.defined())
     found->weights = call(*operators.reorder, {weight, padding, stride, dilation, groups, c10::IValue(input.sizes().vec())});
-  return call(*operators.convolve, {input, found->weights, bias, padding, stride, dilation, groups, "none", c10::List<std::optional<at::Scalar>>(), ""});
+  return call(*operators.convolve,
+              {input, found->weights, bias, padding, stride, dilation, groups, "none", c10::List<std::optional<at::Scalar>>(), ""});
 }
 
 }  // namespace tiny

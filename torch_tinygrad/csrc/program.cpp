@@ -103,7 +103,8 @@ uint32_t HostProgram::add_constant(std::string bytes) {
 }
 
 HostProgram::Aten HostProgram::make_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
-                                         std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs) {
+                                         std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results,
+                                         bool packs) {
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   const bool out_form = op.schema().arguments().size() > arguments.size();
   return {op, out_form, std::move(arguments), std::move(tensors), std::move(results), packs};
@@ -171,7 +172,8 @@ void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
     if (!value.defined() || result.dtype == at::ScalarType::Undefined) return;
     if (result.slot.kind == Slot::Kind::Made) {
       at::Tensor kept = value;
-      if (!stands_alone(value, result)) kept = at::empty_strided(result.sizes, result.strides, value.options().dtype(result.dtype)).copy_(value);
+      if (!stands_alone(value, result))
+        kept = at::empty_strided(result.sizes, result.strides, value.options().dtype(result.dtype)).copy_(value);
       addresses.made[result.slot.index] = adopted_buffer(addresses.device, kept.nbytes(), kept.storage());
     } else {
       tensor_at(result, addresses).copy_(value);

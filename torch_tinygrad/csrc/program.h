@@ -50,13 +50,13 @@ class HostProgram final : public Program {
  public:
   void run(const Trace& trace, const std::vector<Number>& numbers) override;
 
-  std::vector<uint32_t> inputs;                         // storages read, or written in place
-  std::vector<uint32_t> written;                        // which of the inputs are written in place
-  std::vector<std::pair<uint32_t, int64_t>> outputs;    // storages that get a new buffer: number, bytes
-  std::vector<uint32_t> floats, ints;                   // positions of lifted numbers, by type
-  std::vector<std::pair<uint32_t, uint32_t>> adopted;   // storages that get a tensor which ATen made: number, its index
-  uint32_t made = 0;                                    // tensors that ATen's steps make
-  int64_t arena = 0;                                    // bytes of temporaries
+  std::vector<uint32_t> inputs;                        // storages read, or written in place
+  std::vector<uint32_t> written;                       // which of the inputs are written in place
+  std::vector<std::pair<uint32_t, int64_t>> outputs;   // storages that get a new buffer: number, bytes
+  std::vector<uint32_t> floats, ints;                  // positions of lifted numbers, by type
+  std::vector<std::pair<uint32_t, uint32_t>> adopted;  // storages that get a tensor which ATen made: number, its index
+  uint32_t made = 0;                                   // tensors that ATen's steps make
+  int64_t arena = 0;                                   // bytes of temporaries
 
   // `image` is the machine code where it works at any address, else empty.
   void add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position);

@@ -153,8 +153,17 @@ void ensure_ready() {
 }
 
 void set_up(const py::dict& hooks, bool host) {
-  up = new Up{hooks["op_traits"], hooks["warn_fallback"], hooks["compile"], hooks["new_buffer"], hooks["upload"], hooks["download"],
-              hooks["Region"],    hooks["Number"],        hooks["Storage"], hooks["Trace"],      host};
+  up = new Up{hooks["op_traits"],
+              hooks["warn_fallback"],
+              hooks["compile"],
+              hooks["new_buffer"],
+              hooks["upload"],
+              hooks["download"],
+              hooks["Region"],
+              hooks["Number"],
+              hooks["Storage"],
+              hooks["Trace"],
+              host};
 #ifdef __GLIBC__
   // Steps of ATen's allocate their results anew at every run, and mapping what was given back to the system costs more
   // than computing it (ResNet-18, training: 202 ms a step instead of 168). So the heap is not trimmed; the threshold for
@@ -166,8 +175,12 @@ void set_up(const py::dict& hooks, bool host) {
 OpTraits op_traits(const std::string& name) {
   py::gil_scoped_acquire gil;
   const py::dict answer = the_up().op_traits(name);
-  return {answer["lifts"].cast<std::vector<size_t>>(), answer["writes"].cast<std::vector<size_t>>(), answer["random"].cast<bool>(),
-          answer["index"].cast<bool>(), answer["iterated"].cast<bool>(), answer["dynamic"].cast<bool>()};
+  return {answer["lifts"].cast<std::vector<size_t>>(),
+          answer["writes"].cast<std::vector<size_t>>(),
+          answer["random"].cast<bool>(),
+          answer["index"].cast<bool>(),
+          answer["iterated"].cast<bool>(),
+          answer["dynamic"].cast<bool>()};
 }
 
 void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack) {

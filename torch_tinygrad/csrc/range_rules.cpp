@@ -82,9 +82,7 @@ Range position(const GivenArguments& given) { return up_to(given.size_along(0, 1
 Range category(const GivenArguments& given) { return up_to(given.tensor(0).dim() == 0 ? 1 : given.tensor(0).size(-1)); }
 
 // (sorted): places between its elements.
-Range between(const GivenArguments& given) {
-  return Range::of(0, given.tensor(0).dim() == 0 ? 1 : given.tensor(0).size(-1));
-}
+Range between(const GivenArguments& given) { return Range::of(0, given.tensor(0).dim() == 0 ? 1 : given.tensor(0).size(-1)); }
 
 // (self, fill): coordinates in it.
 Range coordinate(const GivenArguments& given) {
@@ -95,7 +93,8 @@ Range coordinate(const GivenArguments& given) {
 
 // (start, end, step): from start to before end.
 Range progression(const GivenArguments& given) {
-  const Range start = given.has(0) ? given.range(0) : Range::one(0), end = given.range(1), step = given.has(2) ? given.range(2) : Range::one(1);
+  const Range start = given.has(0) ? given.range(0) : Range::one(0), end = given.range(1),
+              step = given.has(2) ? given.range(2) : Range::one(1);
   const bool whole = (!given.has(0) || given[0].isInt()) && given[1].isInt();
   if (!whole) return start.joined(end);
   const int64_t last = step.low > 0 ? end.low - 1 : step.high < 0 ? end.low + 1 : end.low;
@@ -123,7 +122,8 @@ Range negated(const GivenArguments& given) { return product(given.range(0), Rang
 Range absolute(const GivenArguments& given) {
   const Range self = given.range(0), other = product(self, Range::one(-1));
   if (other.is_all()) return other;
-  return Range::of(self.low <= 0 && self.high >= 0 ? 0 : std::min(std::abs(self.low), std::abs(self.high)), std::max(self.high, other.high));
+  return Range::of(self.low <= 0 && self.high >= 0 ? 0 : std::min(std::abs(self.low), std::abs(self.high)),
+                   std::max(self.high, other.high));
 }
 
 // (self, other): what is left of a division, with the sign of the divisor.

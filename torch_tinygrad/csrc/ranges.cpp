@@ -32,9 +32,7 @@ Range range_of_dtype(at::ScalarType dtype) {
 
 namespace {
 
-Range range_of_number(double value) {
-  return std::abs(value) < 9e18 ? Range::one(static_cast<int64_t>(value)) : Range::all();
-}
+Range range_of_number(double value) { return std::abs(value) < 9e18 ? Range::one(static_cast<int64_t>(value)) : Range::all(); }
 
 // Looking for ends that stand apart takes a second look at all values, which pays for labels, not for data sets.
 constexpr int64_t kMaxLookedAtTwice = 1 << 20;

@@ -254,8 +254,7 @@ void Trace::clear() {
 at::Tensor make_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device) {
   const c10::DeviceIndex previous = current_device();
   if (device != previous) set_current_device(device);
-  at::Tensor t = at::detail::empty_strided_generic(sizes, strides, allocator(),
-                                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
+  at::Tensor t = at::detail::empty_strided_generic(sizes, strides, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
   if (device != previous) set_current_device(previous);
   return t;
 }
@@ -375,8 +374,8 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
     t.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(size), at::IntArrayRef(stride));
     return t;
   };
-  const at::Tensor from = bytes_of(c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), old_nbytes, std::move(old), allocator(), true)));
+  const at::Tensor from = bytes_of(c10::Storage(
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), old_nbytes, std::move(old), allocator(), true)));
   torch::jit::Stack stack;
   torch::jit::push(stack, bytes_of(storage), from, false);
   record_op("aten::copy_", "", stack);

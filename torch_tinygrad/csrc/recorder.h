@@ -53,8 +53,8 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void count_fallback(const std::string& name);
 
 struct Bounds {
-  size_t nodes = 131072;           // pending nodes at most
-  size_t soft_nodes = 1024;        // an upload flushes from here on: loops then cut their trace at the same place
+  size_t nodes = 131072;             // pending nodes at most
+  size_t soft_nodes = 1024;          // an upload flushes from here on: loops then cut their trace at the same place
   int64_t bytes = int64_t{2} << 30;  // bytes of pending results at most
 };
 Bounds& bounds();

@@ -41,7 +41,8 @@ at::Tensor multinomial(const at::Tensor& self, int64_t count, bool replacement, 
   return stack[0].toTensor();
 }
 
-at::Tensor& multinomial_out(const at::Tensor& self, int64_t count, bool replacement, std::optional<at::Generator> generator, at::Tensor& out) {
+at::Tensor& multinomial_out(const at::Tensor& self, int64_t count, bool replacement, std::optional<at::Generator> generator,
+                            at::Tensor& out) {
   check_probabilities(self, count, replacement);
   torch::jit::Stack stack;
   torch::jit::push(stack, self, count, replacement, generator, out);

@@ -54,17 +54,19 @@ constexpr const char* kForward =
     "recurrent_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, str cell, bool reverse)"
     " -> (Tensor output, Tensor hy, Tensor cy, Tensor cells, Tensor workspace)";
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
-                                                                  const Tensor&, const OptionalTensor&, const OptionalTensor&,
-                                                                  std::string_view, bool);
+                                                                   const Tensor&, const OptionalTensor&, const OptionalTensor&,
+                                                                   std::string_view, bool);
 
 // The gradients of the first seven arguments.
 constexpr const char* kBackward =
     "recurrent_layer_backward(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor input, Tensor hx, Tensor? cx, Tensor w_ih,"
     " Tensor w_hh, Tensor output, Tensor? cells, Tensor? workspace, bool has_biases, str cell, bool reverse)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)";
-using Backward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
-    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
-    const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&, bool, std::string_view, bool);
+using Backward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(const OptionalTensor&, const OptionalTensor&,
+                                                                                    const OptionalTensor&, const Tensor&, const Tensor&,
+                                                                                    const OptionalTensor&, const Tensor&, const Tensor&,
+                                                                                    const Tensor&, const OptionalTensor&,
+                                                                                    const OptionalTensor&, bool, std::string_view, bool);
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward_meta(const Tensor& input, const Tensor& hx, const OptionalTensor&, const Tensor&,
                                                                 const Tensor&, const OptionalTensor&, const OptionalTensor&,
@@ -76,13 +78,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward_meta(const Tensor& in
           make({steps, batch, width}, cell.has_cells()), make({steps, batch, cell.kept * width}, cell.kept > 0)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward_meta(
-    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const Tensor& input, const Tensor& hx, const OptionalTensor& cx,
-    const Tensor& w_ih, const Tensor& w_hh, const Tensor&, const OptionalTensor&, const OptionalTensor&, bool has_biases, std::string_view,
-    bool) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward_meta(const OptionalTensor&, const OptionalTensor&,
+                                                                                 const OptionalTensor&, const Tensor& input,
+                                                                                 const Tensor& hx, const OptionalTensor& cx,
+                                                                                 const Tensor& w_ih, const Tensor& w_hh, const Tensor&,
+                                                                                 const OptionalTensor&, const OptionalTensor&,
+                                                                                 bool has_biases, std::string_view, bool) {
   auto make = [&](at::IntArrayRef size, bool wanted) { return wanted ? at::empty(size, input.options()) : Tensor(); };
   const int64_t rows = w_ih.size(0);
-  return {make(input.sizes(), true), make(hx.sizes(), true),    make(hx.sizes(), cx.has_value()), make(w_ih.sizes(), true),
+  return {make(input.sizes(), true), make(hx.sizes(), true),   make(hx.sizes(), cx.has_value()), make(w_ih.sizes(), true),
           make(w_hh.sizes(), true),  make({rows}, has_biases), make({rows}, has_biases)};
 }
 
@@ -94,8 +98,8 @@ std::tuple<Tensor, Tensor> gru_cell_meta(const Tensor&, const Tensor&, const Ten
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward_meta(const Tensor& grad_hy, const Tensor& workspace, bool has_bias) {
   const int64_t rows = workspace.size(1) / kCells[Gru].kept * kCells[Gru].gates;
   auto make = [&](at::IntArrayRef size, bool wanted) { return wanted ? at::empty(size, workspace.options()) : Tensor(); };
-  return {make({workspace.size(0), rows}, true), make({workspace.size(0), rows}, true), make(grad_hy.sizes(), true),
-          make({rows}, has_bias), make({rows}, has_bias)};
+  return {make({workspace.size(0), rows}, true), make({workspace.size(0), rows}, true), make(grad_hy.sizes(), true), make({rows}, has_bias),
+          make({rows}, has_bias)};
 }
 
 bool has_meta(const char* name) {
@@ -177,8 +181,8 @@ struct Layer : torch::autograd::Function<Layer> {
       return result;
     }
     std::tie(result[0], result[1], result[2], result[3], result[4], result[5], result[6]) = record_layer<Backward>(
-        "tiny::recurrent_layer_backward", optional(grads[0]), optional(grads[1]), optional(grads[2]), saved[0], saved[1], optional(saved[2]),
-        saved[3], saved[4], saved[7], optional(saved[8]), optional(saved[9]), saved[5].defined(), cell.name, reverse);
+        "tiny::recurrent_layer_backward", optional(grads[0]), optional(grads[1]), optional(grads[2]), saved[0], saved[1],
+        optional(saved[2]), saved[3], saved[4], saved[7], optional(saved[8]), optional(saved[9]), saved[5].defined(), cell.name, reverse);
     return result;
   }
 };
@@ -190,7 +194,8 @@ struct Layer : torch::autograd::Function<Layer> {
 bool fits(const Cell& cell, const Tensor& input, at::ArrayRef<Tensor> states, at::TensorList params, bool has_biases, int64_t layers,
           bool bidirectional) {
   using c10::DispatchKey;
-  if (at::autocast::is_autocast_enabled(at::kPrivateUse1) || c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode) ||
+  if (at::autocast::is_autocast_enabled(at::kPrivateUse1) ||
+      c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode) ||
       c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerBackMode))
     return false;
   auto usual = [&](const Tensor& t) {
@@ -214,8 +219,8 @@ bool fits(const Cell& cell, const Tensor& input, at::ArrayRef<Tensor> states, at
 }
 
 // Output and last states. `states` are those before the first step, of all layers.
-variable_list all_layers(Kind kind, const Tensor& input, at::ArrayRef<Tensor> states, at::TensorList params, bool has_biases, int64_t layers,
-                         double dropout, bool train, bool bidirectional, bool batch_first) {
+variable_list all_layers(Kind kind, const Tensor& input, at::ArrayRef<Tensor> states, at::TensorList params, bool has_biases,
+                         int64_t layers, double dropout, bool train, bool bidirectional, bool batch_first) {
   const int64_t directions = bidirectional ? 2 : 1, each = has_biases ? 4 : 2;
   Tensor output = (batch_first ? input.transpose(0, 1) : input).contiguous();
   std::vector<variable_list> before, after(states.size());
@@ -226,9 +231,9 @@ variable_list all_layers(Kind kind, const Tensor& input, at::ArrayRef<Tensor> st
       const int64_t i = layer * directions + direction;
       const Tensor* p = &params[i * each];
       auto given = [](bool is_given, const Tensor& t) { return is_given ? OptionalTensor(t) : std::nullopt; };
-      const variable_list made =
-          Layer::apply(output, before[0][i], given(states.size() > 1, before.back()[i]), p[0], p[1], given(has_biases, p[has_biases ? 2 : 0]),
-                       given(has_biases, p[has_biases ? 3 : 0]), static_cast<int64_t>(kind), direction == 1);
+      const variable_list made = Layer::apply(output, before[0][i], given(states.size() > 1, before.back()[i]), p[0], p[1],
+                                              given(has_biases, p[has_biases ? 2 : 0]), given(has_biases, p[has_biases ? 3 : 0]),
+                                              static_cast<int64_t>(kind), direction == 1);
       outputs.push_back(made[0]);
       for (size_t s = 0; s < states.size(); s++) after[s].push_back(made[1 + s]);
     }
@@ -264,9 +269,13 @@ auto walked(Kernel kernel, OnCpu on_cpu) {
 
 std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases, int64_t layers,
                                         double dropout, bool train, bool bidirectional, bool batch_first) {
-  if (hx.size() != 2 || !fits(kCells[Lstm], input, hx, params, has_biases, layers, bidirectional) || hx[0].size(1) != input.size(!batch_first))
+  if (hx.size() != 2 || !fits(kCells[Lstm], input, hx, params, has_biases, layers, bidirectional) ||
+      hx[0].size(1) != input.size(!batch_first))
     return walked([&] { return at::native::lstm(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first); },
-                  [&] { at::native::lstm(stand_in(input), stand_ins(hx), stand_ins(params), has_biases, layers, 0, train, bidirectional, batch_first); });
+                  [&] {
+                    at::native::lstm(stand_in(input), stand_ins(hx), stand_ins(params), has_biases, layers, 0, train, bidirectional,
+                                     batch_first);
+                  });
   const variable_list results = all_layers(Lstm, input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
   return {results[0], results[1], results[2]};
 }
@@ -276,8 +285,9 @@ std::tuple<Tensor, Tensor> with_one_state(const Tensor& input, const Tensor& hx,
                                           double dropout, bool train, bool bidirectional, bool batch_first) {
   const Cell& cell = kCells[kind];
   if (!fits(cell, input, hx, params, has_biases, layers, bidirectional) || hx.size(1) != input.size(!batch_first))
-    return walked([&] { return cell.walk(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first); },
-                  [&] { cell.walk(stand_in(input), stand_in(hx), stand_ins(params), has_biases, layers, 0, train, bidirectional, batch_first); });
+    return walked(
+        [&] { return cell.walk(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first); },
+        [&] { cell.walk(stand_in(input), stand_in(hx), stand_ins(params), has_biases, layers, 0, train, bidirectional, batch_first); });
   const variable_list results = all_layers(kind, input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
   return {results[0], results[1]};
 }

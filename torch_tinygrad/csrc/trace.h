@@ -29,11 +29,11 @@ struct OpInfo {
   bool writes = false;         // some argument is changed
   bool reads_tensors = false;  // some argument is a tensor
   bool takes_generator = false;
-  bool random = false;         // takes a slice of the generator's stream
-  bool index = false;          // takes index tensors, which may be on the CPU
-  bool iterated = false;       // ATen's iterator lays its result out
-  bool dynamic = false;        // the shapes of results depend on values
-  bool absolute = false;       // takes offsets that count from where the storage begins
+  bool random = false;             // takes a slice of the generator's stream
+  bool index = false;              // takes index tensors, which may be on the CPU
+  bool iterated = false;           // ATen's iterator lays its result out
+  bool dynamic = false;            // the shapes of results depend on values
+  bool absolute = false;           // takes offsets that count from where the storage begins
   std::vector<RangeRule> ranges;   // of its results
   std::vector<IndexRule> indices;  // its arguments that select places in others
   std::vector<int> converted;      // its numbers that are converted to the dtype of the result

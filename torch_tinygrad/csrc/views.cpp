@@ -78,8 +78,8 @@ at::Tensor& set_(at::Tensor& self) {
 }
 
 bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
-  return self.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() && self.storage_offset() == other.storage_offset() &&
-         self.sizes() == other.sizes() && self.strides() == other.strides();
+  return self.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() &&
+         self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() && self.strides() == other.strides();
 }
 
 }  // namespace

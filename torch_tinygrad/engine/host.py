@@ -11,10 +11,10 @@ from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
 from torch_tinygrad.lower.graph import AtenStep, Operand
-from torch_tinygrad.lower.registry import Meta
 from torch_tinygrad.trace.forms import overload_of
 
 from . import explain
+from .aten import nbytes
 from .layout import INPUT, NOWHERE, Place, lay_out
 from .schedule import Schedule
 
@@ -88,10 +88,6 @@ def out_form(op: str, results: int):
     return None
 
 
-def nbytes(meta: Meta) -> int:
-    return torch.Size(meta.shape).numel() * meta.dtype.itemsize
-
-
 def fills(meta: Operand, buffer: UOp) -> bool:
     """Whether a result takes up all of its buffer, without gaps."""
     sizes = sorted((stride, size) for size, stride in zip(meta.shape, meta.stride, strict=True) if size > 1)
@@ -131,7 +127,7 @@ def has_packable_weights(step: AtenStep, places: list[Place], written: list[int]
     kept in oneDNN's own layout from the second run on (ResNet-18, inference of 16 images: 38 ms instead of 44)."""
     if step.op != "aten::convolution" or step.arguments[6] or len(step.inputs[1].shape) != 4:
         return False
-    if places[1].kind != INPUT or places[1].index in written:
+    if places[1].kind != INPUT or places[1].number in written:
         return False
     tensors = [torch.empty_strided(m.shape, m.stride, dtype=m.dtype) for m in step.inputs]
     bias = tensors[2] if len(tensors) > 2 else None

@@ -11,7 +11,7 @@ from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import UOp, buffers
 
 from .memory import plan
-from .order import base_buffer
+from .order import base_buffer, bytes_of
 from .schedule import Schedule
 
 # The kinds of places, numbered as the C++ runner numbers them.
@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """A kernel's operand: in which input, output or constant, and how many bytes into it."""
 
     kind: int
-    index: int
+    number: int
     offset: int
 
 
@@ -42,10 +42,6 @@ class Layout:
     constants: list[Buffer] = field(default_factory=list)
     adopted: list[tuple[int, int]] = field(default_factory=list)  # storages that get a made buffer, and which
     releases: list[list[int]] = field(default_factory=list)  # for each call, the made buffers it is the last to use
-
-
-def bytes_of(buffer: UOp) -> int:
-    return buffer.max_numel() * buffer.dtype.itemsize
 
 
 def outermost(buffer: UOp, offset: int, inside: dict[UOp, tuple[UOp, int]]) -> tuple[UOp, int]:
@@ -68,9 +64,9 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
     position = {number: i for i, number in enumerate(inputs)}
     made_at = {b: Place(MADE, i, 0) for i, b in enumerate(made)}
     outputs = {b: number for b, number in schedule.outputs.items() if b not in made_at}
-    nbytes = [graph.flats[number].storage.nbytes for number in outputs.values()]
+    output_bytes = [graph.flats[number].storage.nbytes for number in outputs.values()]
     written = {schedule.inputs[b] for call in schedule.calls for b in call.writes if b in schedule.inputs}
-    layout = Layout([], inputs, [position[n] for n in written], list(outputs.values()), nbytes, [])
+    layout = Layout([], inputs, [position[n] for n in written], list(outputs.values()), output_bytes, [])
     places: dict[UOp | None, Place] = dict(numbers)
     places |= {b: Place(INPUT, position[number], 0) for b, number in schedule.inputs.items() if b in used}
     places |= {b: Place(OUTPUT, i, 0) for i, b in enumerate(outputs)} | made_at
@@ -93,7 +89,8 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
                 lifetimes.setdefault(buffer, [step, step])[1] = step
     sizes = [bytes_of(b) for b in lifetimes]
     if views:
-        offsets, total = plan([(*span, size) for span, size in zip(lifetimes.values(), sizes, strict=True)])
+        spans = zip(lifetimes.values(), sizes, strict=True)
+        offsets, total = plan([(first, last, size) for (first, last), size in spans])
         layout.temporaries = [total] if total else []
         places |= {b: Place(ARENA, 0, offset) for b, offset in zip(lifetimes, offsets, strict=True)}
     else:
@@ -103,8 +100,8 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
     for (call, arguments), located in zip(calls, based, strict=True):
         operands = []
         for uop, (buffer, offset) in zip(arguments, located, strict=True):
-            kind, index, start = places[buffer]
+            kind, number, start = places[buffer]
             nbytes = min(bytes_of(uop), bytes_of(buffer) - offset)
-            operands.append(Operand(Place(kind, index, start + offset), nbytes))
+            operands.append(Operand(Place(kind, number, start + offset), nbytes))
         layout.calls.append((call, operands))
     return layout

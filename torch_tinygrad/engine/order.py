@@ -99,8 +99,8 @@ def in_order(calls: list[Call], before: list[set[int]], lasting: set[UOp]) -> tu
     made: set[UOp] = set()
 
     def growth(i: int) -> int:
-        taken = sum(nbytes(b) for b in calls[i].writes if b in users and b not in made)
-        return taken - sum(nbytes(b) for b in calls[i].reads | calls[i].writes if users.get(b) == {i})
+        taken = sum(bytes_of(b) for b in calls[i].writes if b in users and b not in made)
+        return taken - sum(bytes_of(b) for b in calls[i].reads | calls[i].writes if users.get(b) == {i})
 
     turn = count(0, -1)
     waiting = [len(mine) for mine in before]
@@ -129,5 +129,5 @@ def in_order(calls: list[Call], before: list[set[int]], lasting: set[UOp]) -> tu
     return [calls[i] for i in order], [{places[j] for j in before[i]} for i in order]
 
 
-def nbytes(buffer: UOp) -> int:
+def bytes_of(buffer: UOp) -> int:
     return buffer.max_numel() * buffer.dtype.itemsize

@@ -170,7 +170,7 @@ class RemoteProgram:
                 self.description.append(f"aten {step.op}")
                 steps.append(aten)
             elif kind.op is Ops.COPY and arguments[1].place.kind == CONSTANT:
-                source = layout.constants[arguments[1].place.index]
+                source = layout.constants[arguments[1].place.number]
                 moved = source.nbytes
                 self.description.append(f"copy of a constant: {moved} bytes")
                 steps.append(Copy(operands[0], source))

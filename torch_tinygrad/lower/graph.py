@@ -301,13 +301,14 @@ class _Builder:
             seed, offset = (n.position for n in node.args[-2:])
             extra["rng"] = Random(self.lift([seed], False).reshape(()), self.lift([offset], False).reshape(()))
         result = lowering(positional, keyword, **extra)
-        if node.op in UPDATES and node.args[0] == node.outs[0] and isinstance(result, Tensor):
+        target = node.outs[0]
+        if node.op in UPDATES and target is not None and node.args[0] == target and isinstance(result, Tensor):
 
             def in_place(state: Tensor) -> Tensor:
                 with writing_in_place():
                     return lowering([state, *positional[1:]], keyword, **extra)
 
-            return self.graph.flats[node.outs[0].storage].update(node.outs[0], result, in_place)
+            return self.graph.flats[target.storage].update(target, result, in_place)
         self.write(node, list(result) if isinstance(result, (tuple, list)) else [result])
 
     def aten(self, node: Node, is_fallback: bool) -> None:
@@ -340,9 +341,10 @@ class _Builder:
 
         arguments = tuple(place(a, (i,)) for i, a in enumerate(node.args[: len(schema_of(node.op))]))
         results = [None if out is None else self.result_of(out) for out in node.outs]
-        order = order_of(len(node.outs[0].size)) if activations[:1] in arranged and node.outs[0] is not None else ()
-        if order:
-            results[0] = replace(results[0], stride=strides_in(node.outs[0].size, order))
+        order: tuple[int, ...] = ()
+        if activations[:1] in arranged and results[0] is not None:
+            order = order_of(len(results[0].shape))
+            results[0] = replace(results[0], stride=strides_in(results[0].shape, order))
         self.graph.steps.append(
             AtenStep(node.op, arguments, tuple(paths), tuple(operands), tuple(results), is_fallback)
         )
@@ -357,7 +359,7 @@ class _Builder:
             return  # empty results have no buffer and nothing to write
         call = function.call(*outputs, *laid_out)
         for out, buffer, result in zip(outs, buffers, results, strict=True):
-            if buffer is None:
+            if buffer is None or out is None or result is None:
                 continue
             written = buffer.after(call)
             self.graph.origins[written] = node.op.removeprefix("aten::")

@@ -8,6 +8,7 @@ one storage, so that the products over all steps read them as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .nodes import Node, Number, Region, Storage, Trace
 
@@ -86,7 +87,8 @@ _ACTIVATIONS = {"tanh": "aten::tanh", "relu": "aten::relu"}
 
 def _forward(node: Node, nodes: Nodes) -> None:
     given, hx, cx, w_ih, w_hh, b_ih, b_hh, cell, reverse = node.args
-    output, hy, cy, cells, workspace = node.outs
+    results: tuple[Any, ...] = node.outs  # cells have states and workspaces of their own, or None
+    output, hy, cy, cells, workspace = results
     count, batch, _ = given.size
     gates = nodes.new(given, count, batch, w_ih.size[0])
     nodes.product(rows(given), transposed(w_ih), rows(gates))
@@ -96,9 +98,8 @@ def _forward(node: Node, nodes: Nodes) -> None:
         arguments = (at(gates, t), state_gates)
         before, h = h, at(output, t)
         if cell == "lstm":
-            results = h, at(cells, t), at(workspace, t)
-            nodes.add("aten::_thnn_fused_lstm_cell", (*arguments, c, b_ih, b_hh), *results)
-            c = at(cells, t)
+            inputs, c = (*arguments, c, b_ih, b_hh), at(cells, t)
+            nodes.add("aten::_thnn_fused_lstm_cell", inputs, h, c, at(workspace, t))
         elif cell == "gru":
             nodes.add("aten::_thnn_fused_gru_cell", (*arguments, before, b_ih, b_hh), h, at(workspace, t))
         else:
@@ -113,7 +114,8 @@ def _forward(node: Node, nodes: Nodes) -> None:
 
 def _backward(node: Node, nodes: Nodes) -> None:
     grad_output, grad_h, grad_c, given, hx, cx, w_ih, w_hh, output, cells, workspace, _, cell, reverse = node.args
-    grad_given, grad_hx, grad_cx, grad_w_ih, grad_w_hh, *grad_biases = node.outs
+    gradients: tuple[Any, ...] = node.outs
+    grad_given, grad_hx, grad_cx, grad_w_ih, grad_w_hh, *grad_biases = gradients
     count, batch, _ = given.size
     # The gradients of what the input and the state contribute to the gates; they are the same but for a GRU's new gate.
     from_given = nodes.new(given, count, batch, w_ih.size[0])
