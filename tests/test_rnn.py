@@ -111,6 +111,30 @@ def test_strided_input(kind):
     compare(layer, whole.permute(2, 1, 0)[::2, 3:36])
 
 
+@on_every_kind
+def test_values_read_between_forward_and_backward(kind):
+    found = []
+    for device in ("cpu", DEVICE):
+        layer = make(kind, 64, 16, num_layers=2).to(device)
+        first = normal(2, 1, 64).to(device).requires_grad_()
+        state = first.expand(2, 40, 64)
+        output, _ = layer(normal(5, 40, 16).to(device), (state, state) if kind == "lstm" else state)
+        loss = output.square().sum()
+        loss.item()
+        loss.backward()
+        found.append([loss, output, first.grad, *(p.grad for p in layer.parameters())])
+    for want, got in zip(*found, strict=True):
+        torch.testing.assert_close(got.detach().cpu(), want.detach())
+
+
+@on_every_kind
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types(kind, dtype):
+    layer, x = make(kind, 64, 16, dtype), normal(5, 40, 16, dtype=torch.float32).to(dtype)
+    want, got = layer(x)[0], copy.deepcopy(layer).to(DEVICE)(x.to(DEVICE))[0]
+    torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=2e-2, atol=1e-2)
+
+
 def test_projections():
     layer = make("lstm", proj_size=2, num_layers=2, bidirectional=True)
     compare(layer, normal(4, 2, 3), states_of(layer, 2))

@@ -35,11 +35,10 @@ def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None) 
     total = input_gates.cast(kept) + hidden_gates.cast(kept)
     for bias in (input_bias, hidden_bias):
         total = total if bias is None else total + bias.cast(kept)
-    total = total.reshape(batch, 4, width)
-    is_cell = (Tensor.arange(4) == 2).reshape(1, 4, 1)
-    squashed = is_cell.where(2 * total, total).sigmoid()
-    workspace = is_cell.where(2 * squashed - 1, squashed).reshape(batch, 4 * width)
-    workspace = aside(workspace)
+    # All gates in one loop: the hyperbolic tangent is a stretched sigmoid.
+    is_cell = (Tensor.arange(4) == 2).reshape(1, 4, 1).cast(kept)
+    squashed = (total.reshape(batch, 4, width) * (1 + is_cell)).sigmoid()
+    workspace = aside((squashed * (1 + is_cell) - is_cell).reshape(batch, 4 * width))
     enter, forget, cell, out = workspace.chunk(4, dim=1)
     cy = aside(forget * cx.cast(kept) + enter * cell)
     return aside(out * cy.tanh()), cy, workspace
