@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
-from .part import Table, run
+from .part import Table, run, said
 
 PROGRAM = """
 import json, tempfile
@@ -55,11 +51,7 @@ NETWORKS = {"demo CNN, batch 64": "cnn", "GPT, batch 8": "gpt"}
 
 def peak(network: str, device: str, quick: bool) -> int:
     program = PROGRAM.format(network=network, device=device, quick=quick)
-    done = subprocess.run([sys.executable, "-c", program], env=os.environ, capture_output=True, text=True)
-    found = [line for line in done.stdout.splitlines() if line.startswith("BYTES")]
-    if not found:
-        raise RuntimeError(f"the step did not run: {done.stderr[-800:]}")
-    return int(found[0].split()[1])
+    return int(said(program, "BYTES")[0])
 
 
 def measure(quick: bool) -> Table:

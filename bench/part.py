@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +41,15 @@ def run(measure: Callable[[bool], Table], description: str | None) -> None:
     print("\n" + part_table("", table.__dict__))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(table.__dict__))
+
+
+def said(program: str, word: str, environment: dict[str, str] | None = None) -> list[str]:
+    """What a program, in a process of its own, prints after this word."""
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith(word)]
+    if not found:
+        raise RuntimeError(f"the step did not run: {done.stderr[-800:]}")
+    return found[0]
 
 
 def exponent(sizes: list[int], times: list[float]) -> float:

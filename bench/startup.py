@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 
-from .part import Table, run
+from .part import Table, run, said
 
 PROGRAM = """
 import time
@@ -32,11 +30,7 @@ def process(device: str, size: int, caches: str) -> list[float]:
     environment = {**os.environ, "XDG_CACHE_HOME": caches, "CACHEDB": f"{caches}/tinygrad.db"}
     environment.setdefault("TORCH_TINY_CACHE", f"{caches}/programs")
     program = PROGRAM.format(device=device, batch=size)
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    found = [line for line in done.stdout.splitlines() if line.startswith("TIMES")]
-    if not found:
-        raise RuntimeError(f"the step did not run: {done.stderr[-800:]}")
-    return [float(t) for t in found[0].split()[1:]]
+    return [float(t) for t in said(program, "TIMES", environment)]
 
 
 def measure(quick: bool) -> Table:

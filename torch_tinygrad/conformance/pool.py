@@ -110,7 +110,7 @@ def attend(worker: Worker, readable: bool) -> Job | None:
     try:
         if readable:
             aspect, outcome = worker.connection.recv()
-            if job is None:
+            if aspect == "ready":
                 worker.ready = True
             elif aspect == "finished":
                 job.aspects = ()

@@ -49,6 +49,12 @@ const Cell& cell_named(std::string_view name) {
 
 // ---- the operators ----
 
+// Makes a result, if it is wanted.
+struct Wanted {
+  at::TensorOptions options;
+  Tensor operator()(at::IntArrayRef size, bool wanted) const { return wanted ? at::empty(size, options) : Tensor(); }
+};
+
 // The output, the last states (two of an LSTM), all cell states of an LSTM, and what else the gradient needs.
 constexpr const char* kForward =
     "recurrent_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, str cell, bool reverse)"
@@ -73,7 +79,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward_meta(const Tensor& in
                                                                 std::string_view name, bool) {
   const Cell& cell = cell_named(name);
   const int64_t steps = input.size(0), batch = input.size(1), width = hx.size(1);
-  auto make = [&](at::IntArrayRef size, bool wanted) { return wanted ? at::empty(size, input.options()) : Tensor(); };
+  const Wanted make{input.options()};
   return {make({steps, batch, width}, true), make({batch, width}, true), make({batch, width}, cell.has_cells()),
           make({steps, batch, width}, cell.has_cells()), make({steps, batch, cell.kept * width}, cell.kept > 0)};
 }
@@ -84,7 +90,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward_meta
                                                                                  const Tensor& w_ih, const Tensor& w_hh, const Tensor&,
                                                                                  const OptionalTensor&, const OptionalTensor&,
                                                                                  bool has_biases, std::string_view, bool) {
-  auto make = [&](at::IntArrayRef size, bool wanted) { return wanted ? at::empty(size, input.options()) : Tensor(); };
+  const Wanted make{input.options()};
   const int64_t rows = w_ih.size(0);
   return {make(input.sizes(), true), make(hx.sizes(), true),   make(hx.sizes(), cx.has_value()), make(w_ih.sizes(), true),
           make(w_hh.sizes(), true),  make({rows}, has_biases), make({rows}, has_biases)};
@@ -97,7 +103,7 @@ std::tuple<Tensor, Tensor> gru_cell_meta(const Tensor&, const Tensor&, const Ten
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward_meta(const Tensor& grad_hy, const Tensor& workspace, bool has_bias) {
   const int64_t rows = workspace.size(1) / kCells[Gru].kept * kCells[Gru].gates;
-  auto make = [&](at::IntArrayRef size, bool wanted) { return wanted ? at::empty(size, workspace.options()) : Tensor(); };
+  const Wanted make{workspace.options()};
   return {make({workspace.size(0), rows}, true), make({workspace.size(0), rows}, true), make(grad_hy.sizes(), true), make({rows}, has_bias),
           make({rows}, has_bias)};
 }

@@ -48,7 +48,8 @@ class AtenCall:
             tensors[path] = flat.as_strided(meta.shape, meta.stride, meta.offset)
         results = self.compute(tensors)
         for made, target, result in zip(step.results, targets, results, strict=True):
-            if made is not None and target is not None and result is not None:
+            if made is not None and target is not None:
+                assert result is not None
                 laid_out = torch.empty_strided(made.shape, made.stride, dtype=made.dtype, device="cpu").copy_(result)
                 allocator._copyin(target, bytes_of(laid_out))
 

@@ -12,10 +12,12 @@ from tinygrad.uop.ops import Ops, UOp
 from torch_tinygrad import _C
 from torch_tinygrad.lower.graph import AtenStep, Operand
 from torch_tinygrad.trace.forms import overload_of
+from torch_tinygrad.trace.geometry import covers
 
 from . import explain
 from .aten import nbytes
 from .layout import INPUT, NOWHERE, Place, lay_out
+from .order import bytes_of
 from .schedule import Schedule
 
 
@@ -90,13 +92,7 @@ def out_form(op: str, results: int):
 
 def fills(meta: Operand, buffer: UOp) -> bool:
     """Whether a result takes up all of its buffer, without gaps."""
-    sizes = sorted((stride, size) for size, stride in zip(meta.shape, meta.stride, strict=True) if size > 1)
-    expected = 1
-    for stride, size in sizes:
-        if stride != expected:
-            return False
-        expected *= size
-    return nbytes(meta) == buffer.max_numel() * buffer.dtype.itemsize
+    return covers(bytes_of(buffer) // meta.dtype.itemsize, meta.shape, meta.stride, 0)
 
 
 # Operators whose `out=` overload does the work in place rather than copying a result.

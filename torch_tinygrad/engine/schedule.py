@@ -2,7 +2,7 @@
 
 A storage that had a buffer before is written in place where that is safe: its patches, and whole values that depend on
 their old elements one by one. Every such write makes a new version of the buffer under a name of its own
-(`lower/in_place.py`); whoever reads an older version must run first, and that order is made here.
+(`lower/in_place.py`); whoever reads an older version must run first (`order.py`).
 """
 
 from __future__ import annotations

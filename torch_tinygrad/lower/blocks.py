@@ -15,6 +15,7 @@ from tinygrad.dtype import DType
 from tinygrad.uop.ops import Ops, UOp
 
 from .in_place import held
+from .threads import unshaped
 
 # Bytes that parts start at multiples of, as buffers do.
 ALIGNMENT = 64
@@ -76,8 +77,8 @@ class Places:
     def made_aside(self, value: UOp) -> UOp | None:
         """The state of the buffer that the value was stored to, by a kernel or a step of ATen's, where it was: that
         buffer can be a storage's, or have parts."""
-        value = _unshaped(value)
-        if value.op is not Ops.AFTER or _unshaped(value.src[0]).op is not Ops.BUFFER or value.buf_uop in self.taken:
+        value = unshaped(value)
+        if value.op is not Ops.AFTER or unshaped(value.src[0]).op is not Ops.BUFFER or value.buf_uop in self.taken:
             return None
         made = value.src[1]
         return value if made.op is Ops.CALL or (made.op is Ops.STORE and made.src[0] is value.src[0]) else None
@@ -100,9 +101,3 @@ def _placement(*states: UOp) -> UOp:
 
 def is_placement(call: UOp) -> bool:
     return call.src[0].op is Ops.CUSTOM_FUNCTION and call.src[0].arg == "place"
-
-
-def _unshaped(value: UOp) -> UOp:
-    while value.op is Ops.RESHAPE:
-        value = value.src[0]
-    return value

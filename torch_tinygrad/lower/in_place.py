@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from tinygrad import Tensor
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
+from .threads import unshaped
+
 
 @dataclass
 class Version:
@@ -43,9 +45,7 @@ class Versions:
         """Whether every path from `value` to a version of the buffer leads through `view` of the present one, and only
         through operations that keep elements in place: then storing the value over the view reads nothing that is
         already overwritten. What lies behind another buffer's state was computed by other kernels."""
-        wanted = view
-        while wanted.op is Ops.RESHAPE:
-            wanted = wanted.src[0]
+        wanted = unshaped(view)
         reaches: dict[UOp, bool] = {}
         safe: dict[UOp, bool] = {}
         for u in value.toposort(lambda u: u.op is not Ops.AFTER or u.buf_uop in self.names):

@@ -77,10 +77,14 @@ def before_sum(x: Tensor) -> Tensor:
 
 
 def is_stored(x: Tensor) -> bool:
-    value = x.uop
+    return unshaped(x.uop).op in (Ops.BUFFER, Ops.PARAM, Ops.AFTER)
+
+
+def unshaped(value: UOp) -> UOp:
+    """What was reshaped, however often, to give this value."""
     while value.op is Ops.RESHAPE:
         value = value.src[0]
-    return value.op in (Ops.BUFFER, Ops.PARAM, Ops.AFTER)
+    return value
 
 
 def call(kernel: Callable[..., UOp], out: Tensor, *inputs: Tensor) -> Tensor:
