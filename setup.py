@@ -8,6 +8,9 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 # ATen's parallel loops are written in its headers: without this they run on one thread.
 openmp = ["-fopenmp"] if sys.platform == "linux" else []
+# PyTorch's libraries share one libstdc++. A compiler that would link its own into the extension makes two of them in a
+# process, and writing a number into a message then crashes: each has its own locale.
+shared_runtime = ["-l:libstdc++.so.6"] if sys.platform == "linux" else []
 sources = sorted(str(p) for p in Path("torch_tinygrad/csrc").glob("*.cpp"))
 
 setup(
@@ -16,7 +19,7 @@ setup(
             "torch_tinygrad._C",
             sources,
             extra_compile_args=["-O2", "-Wall", "-Wno-sign-compare", "-fvisibility=hidden", *openmp],
-            extra_link_args=openmp,
+            extra_link_args=[*openmp, *shared_runtime],
         )
     ],
     cmdclass={"build_ext": BuildExtension},

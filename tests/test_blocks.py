@@ -120,5 +120,5 @@ def test_blocks_are_not_copied_together():
             out[i] = x @ weight
         total = out.view(-1, WIDTH).t() @ out.view(-1, WIDTH)
         flush()
-    cost.expect(kernels=5)
+    cost.at_most(kernels=5)
     assert total.shape == (WIDTH, WIDTH)
