@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "flush.h"
+#include "host_memory.h"
 #include "packing.h"
 #include "python.h"
 
@@ -152,6 +153,7 @@ void HostProgram::run_kernel(const Kernel& kernel, const Addresses& addresses) c
 
 void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
   at::NoGradGuard no_grad;
+  const AtenTakesHostMemory on_huge_pages;
   c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset);
   torch::jit::Stack stack;
   for (const auto& value : aten.arguments) stack.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);

@@ -1,4 +1,4 @@
-// Addresses for storages (reserved, never mapped), and a cache of host memory for their bytes.
+// Addresses for storages (reserved, never mapped).
 #include "storage.h"
 
 #include <Python.h>
@@ -6,23 +6,16 @@
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "device.h"
+#include "host_memory.h"
 #include "python.h"
 
 namespace tiny {
 namespace {
-
-// Size classes: eight per power of two, so that a freed block serves storages of about its size.
-size_t size_class(size_t nbytes) {
-  if (nbytes <= 512) return 512;
-  size_t step = size_t{1} << (60 - __builtin_clzll(nbytes - 1));
-  return (nbytes + step - 1) / step * step;
-}
 
 // Hands out addresses that nothing is mapped at: unique among living storages, reused after them.
 class AddressSpace {
@@ -61,55 +54,6 @@ class AddressSpace {
 AddressSpace& addresses() {
   static auto* space = new AddressSpace;
   return *space;
-}
-
-// Host memory in size classes. Freed blocks stay, so that a training loop touches no fresh pages after its first steps.
-class HostMemory {
- public:
-  void* take(size_t nbytes) {
-    const size_t size = size_class(nbytes);
-    {
-      std::lock_guard<std::mutex> guard(mutex_);
-      auto& free = free_[size];
-      if (!free.empty()) {
-        void* block = free.back();
-        free.pop_back();
-        cached_ -= size;
-        return block;
-      }
-    }
-    void* block = nullptr;
-    if (posix_memalign(&block, 64, size) != 0) {
-      drop();
-      TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&block, 64, size) == 0, "tiny: out of memory: tried to allocate ", nbytes,
-                       " bytes");
-    }
-    return block;
-  }
-  void give(void* block, size_t nbytes) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    const size_t size = size_class(nbytes);
-    free_[size].push_back(block);
-    cached_ += size;
-  }
-  void drop() {
-    std::lock_guard<std::mutex> guard(mutex_);
-    for (auto& [size, blocks] : free_)
-      for (void* block : blocks) std::free(block);
-    free_.clear();
-    cached_ = 0;
-  }
-  size_t cached() const { return cached_; }
-
- private:
-  std::mutex mutex_;
-  size_t cached_ = 0;
-  std::unordered_map<size_t, std::vector<void*>> free_;
-};
-
-HostMemory& host_memory() {
-  static auto* memory = new HostMemory;
-  return *memory;
 }
 
 struct Counters {
@@ -202,7 +146,7 @@ Storage* storage_of(const c10::DataPtr& data) {
 
 Buffer::~Buffer() {
   count(device, -static_cast<int64_t>(nbytes));
-  if (host != nullptr && !owner) host_memory().give(host, nbytes);
+  if (host != nullptr && !owner) give_host_memory(host, nbytes);
   if (object != nullptr) release_later(object);
 }
 
@@ -212,7 +156,7 @@ void release_later(PyObject* object) {
 }
 
 std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes) {
-  void* block = host_memory().take(nbytes);
+  void* block = take_host_memory(nbytes);
   count(device, static_cast<int64_t>(nbytes));
   return std::make_shared<Buffer>(device, nbytes, block, nullptr);
 }
@@ -237,10 +181,10 @@ void release_objects() {
   for (PyObject* object : objects) Py_DECREF(object);
 }
 
-void empty_cache() { host_memory().drop(); }
+void empty_cache() { drop_host_memory(); }
 
 MemoryStats memory_stats(c10::DeviceIndex device) {
-  return {counters[device].allocated, counters[device].peak, static_cast<int64_t>(host_memory().cached())};
+  return {counters[device].allocated, counters[device].peak, static_cast<int64_t>(cached_host_memory())};
 }
 
 void reset_peak(c10::DeviceIndex device) { counters[device].peak = counters[device].allocated.load(); }

@@ -9,8 +9,8 @@ import torch
 from tinygrad import Device
 from tinygrad.helpers import to_mv
 
-from torch_tinygrad.lower.graph import AtenStep
 from torch_tinygrad.lower.registry import Meta
+from torch_tinygrad.lower.steps import AtenStep
 from torch_tinygrad.trace.forms import overload_of
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import gc
 from torch_tinygrad.lower.graph import NodeError, build, can_lift
 from torch_tinygrad.lower.sequence import can_sequence
 from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
+from torch_tinygrad.trace.convolutions import as_products
 from torch_tinygrad.trace.forms import reduce_forms
 from torch_tinygrad.trace.nodes import Trace
 from torch_tinygrad.trace.recurrent import expand_layers
@@ -20,6 +21,7 @@ from .schedule import Schedule, schedule
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
     trace = expand_layers(Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers))
+    trace = as_products(trace, contractions.prefers_aten)
     if simplify:
         trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift, can_sequence=can_sequence)
     return build(trace, varying, device, contractions.prefers_aten, in_place, has_views(device))

@@ -65,6 +65,11 @@ def activations_of(node: Node) -> tuple[int, ...]:
     return found.activations if moved >= KERNEL * prod(node.args[found.weight].size[:2]) else ()
 
 
+def weight_of(node: Node) -> int:
+    """The argument that is the weights."""
+    return CONVOLUTIONS[node.op].weight
+
+
 def is_small_part(region: Region, node: Node) -> bool:
     """Whether copying this activation costs little beside the convolution's others."""
     others = [r for r in (*node.args[:2], node.outs[0]) if isinstance(r, Region)]

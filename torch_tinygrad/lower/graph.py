@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field, replace
-from math import prod
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,54 +11,30 @@ from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.trace.batch import Loop, Slot
 from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decomposition
-from torch_tinygrad.trace.forms import is_random, overload_of
+from torch_tinygrad.trace.forms import is_random, schema_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
 from torch_tinygrad.trace.reuse import shared_results
 from torch_tinygrad.trace.sequence import SEQUENCE
 
 from .blocks import Places, SideBySide
-from .channels_last import activations_of, is_same_layout, is_small_part, order_of, strides_in
-from .complex import Complex, as_complex, lowering_of, parts_region
+from .channels_last import order_of
+from .complex import Complex, as_complex, lowering_of
 from .costs import Costs
 from .in_place import held
 from .maths import widest_float
 from .random import Random
-from .regions import Shift, covers
+from .regions import Shift
 from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .sequence import Numbers, Unfit, lower_sequence
-from .shape import strides_of
+from .steps import AtenStep, Steps
 from .storages import Flat
-from .threads import SMALL, has_groups, is_stored, writing_in_place
+from .threads import SMALL, has_groups, writing_in_place
 
 # Operators that change a few elements of their first argument.
 UPDATES = {
     "aten::index_put", "aten::_index_put_impl", "aten::index_copy", "aten::index_add", "aten::index_fill.int_Scalar",
     "aten::index_fill.int_Tensor", "aten::scatter.src", "aten::scatter.value", "aten::scatter_add",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Operand(Meta):
-    """A tensor that a step reads or writes: a strided part of a buffer, counted in elements of its dtype."""
-
-    stride: tuple[int, ...]
-    offset: int
-
-
-@dataclass(frozen=True)
-class AtenStep:
-    """An operator that ATen's CPU kernels compute: `arguments` with tensors as None, their places and layouts."""
-
-    op: str
-    arguments: tuple[Any, ...]
-    paths: tuple[tuple[int, ...], ...]
-    inputs: tuple[Operand, ...]
-    results: tuple[Operand | None, ...]
-    is_fallback: bool
-
-    def count_results(self) -> int:
-        """How many of the step's buffers are results: empty ones have none."""
-        return sum(m is not None and prod(m.shape) > 0 for m in self.results)
 
 
 @dataclass
@@ -90,12 +64,6 @@ class NodeError(RuntimeError):
         self.tiny_node = node.origin
 
 
-@functools.cache
-def schema_of(op: str):
-    """(name, is a keyword, is a tensor) of each argument."""
-    return [(a.name, a.kwarg_only, "Tensor" in str(a.type)) for a in overload_of(op)._schema.arguments]
-
-
 def can_lift(op: str, argument: int) -> bool:
     """Whether the lowering takes a tensor for a number in this place."""
     lowering = LOWERINGS.get(op)
@@ -121,7 +89,7 @@ class _Builder:
         self.in_place = in_place
         self.shifts: dict[int, Shift] = {}
         self.shared: set[Region | None] = set()  # results of the present node that several kernels read
-        self.with_channels_last: set[int] = set()  # storages whose values lie so, or are computed from such
+        self.steps = Steps(trace, graph)
         self.costs = Costs()
         self.add_flats()
         # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
@@ -208,7 +176,7 @@ class _Builder:
         if node.op == SEQUENCE:
             return self.sequence(*node.args)
         if self.prefers_aten(node):
-            return self.aten(node, is_fallback=False)
+            return self.steps.add(node, is_fallback=False)
         lowering = lowering_of(node)
         if lowering is not None:
             return self.lower(node, lowering)
@@ -222,7 +190,7 @@ class _Builder:
                 for inner in nodes:
                     self.node(inner)
                 return None
-        return self.aten(node, is_fallback=True)
+        return self.steps.add(node, is_fallback=True)
 
     def sequence(self, loop: Loop, nodes: list[Node]) -> None:
         """A loop as one kernel, or its nodes one by one."""
@@ -234,7 +202,7 @@ class _Builder:
 
         numbers = Numbers(is_input, self.number_dtype, self.entries)
         try:
-            lower_sequence(loop, self.graph.flats, numbers, self.graph.device, schema_of)
+            lower_sequence(loop, self.graph.flats, numbers, self.graph.device)
         except Unfit:
             for node in nodes:
                 self.node(node)
@@ -261,19 +229,19 @@ class _Builder:
             else:
                 self.graph.flats[out.storage].write(out, result)
             if self.follows_channels_last(node, out):
-                self.with_channels_last.add(out.storage)
+                self.steps.with_channels_last.add(out.storage)
 
     def follows_channels_last(self, node: Node, out: Region) -> bool:
         """Whether a result is computed from what lies with channels last, and has the same channels."""
         return len(out.size) in (4, 5) and any(
-            r.storage in self.with_channels_last and len(r.size) == len(out.size) and r.size[:2] == out.size[:2]
+            r.storage in self.steps.with_channels_last and len(r.size) == len(out.size) and r.size[:2] == out.size[:2]
             for r in reads(node)
         )
 
     def write_held(self, node: Node, out: Region, result: Tensor) -> None:
         """Writes a result that is stored now, for all who read it."""
         flat = self.graph.flats[out.storage]
-        if flat.storage.live or not self.is_whole(out) or not self.follows_channels_last(node, out):
+        if flat.storage.live or not self.steps.is_whole(out) or not self.follows_channels_last(node, out):
             return flat.write(out, held(result, self.graph.device))
         order = order_of(len(out.size))
         flat.write_arranged(out, held(result.permute(order), self.graph.device), order)
@@ -310,96 +278,3 @@ class _Builder:
 
             return self.graph.flats[target.storage].update(target, result, in_place)
         self.write(node, list(result) if isinstance(result, (tuple, list)) else [result])
-
-    def aten(self, node: Node, is_fallback: bool) -> None:
-        """The operator as a step of its own: its inputs are laid out in buffers, and so are its results. Complex ones
-        are handled as their parts, and only the step itself knows what they are."""
-        paths, inputs, operands, arranged = [], [], [], []
-        activations = () if is_fallback else self.activations_of(node)
-
-        def place(argument, path):
-            if isinstance(argument, Region):
-                paths.append(path)
-                flat = self.graph.flats[argument.storage]
-                if path[0] in activations and (found := self.channels_last(argument, node)) is not None:
-                    inputs.append(found[0])
-                    operands.append(found[1])
-                    arranged.append(path)
-                elif (stored := flat.stored(argument)) is not None:
-                    buffer, first = stored
-                    inputs.append(buffer)
-                    operands.append(Operand(argument.size, argument.dtype, argument.stride, argument.offset - first))
-                else:
-                    inputs.append(flat.read(parts_region(argument)))
-                    operands.append(Operand(argument.size, argument.dtype, strides_of(argument.size), 0))
-                return None
-            if isinstance(argument, Number):
-                return argument.value
-            if isinstance(argument, (list, tuple)):
-                return [place(a, (*path, i)) for i, a in enumerate(argument)]
-            return argument
-
-        arguments = tuple(place(a, (i,)) for i, a in enumerate(node.args[: len(schema_of(node.op))]))
-        results = [None if out is None else self.result_of(out) for out in node.outs]
-        order: tuple[int, ...] = ()
-        if activations[:1] in arranged and results[0] is not None:
-            order = order_of(len(results[0].shape))
-            results[0] = replace(results[0], stride=strides_in(results[0].shape, order))
-        self.graph.steps.append(
-            AtenStep(node.op, arguments, tuple(paths), tuple(operands), tuple(results), is_fallback)
-        )
-        function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
-        outs = [None if out is None else parts_region(out) for out in node.outs]
-        buffers = [
-            UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
-            for out in outs
-        ]
-        laid_out = [self.laid_out(i) for i in inputs if i.numel()]
-        if not (outputs := [b for b in buffers if b is not None]):
-            return  # empty results have no buffer and nothing to write
-        call = function.call(*outputs, *laid_out)
-        for out, buffer, result in zip(outs, buffers, results, strict=True):
-            if buffer is None or out is None or result is None:
-                continue
-            written = buffer.after(call)
-            self.graph.origins[written] = node.op.removeprefix("aten::")
-            if self.is_whole(out) and result.stride == out.stride:
-                self.graph.flats[out.storage].replace(Tensor(written))
-            elif order and out is node.outs[0]:
-                self.graph.flats[out.storage].write_arranged(out, Tensor(written), order)
-                self.with_channels_last.add(out.storage)
-            else:
-                self.graph.flats[out.storage].write(out, Tensor(written).reshape(out.size))
-
-    def activations_of(self, node: Node) -> tuple[int, ...]:
-        """The arguments that had better have channels last, where nobody will see it; the first is the input."""
-        out = node.outs[0]
-        is_hidden = out is None or (self.is_whole(out) and not self.trace.storages[out.storage].live)
-        return activations_of(node) if is_hidden else ()
-
-    def channels_last(self, region: Region, node: Node) -> tuple[Tensor, Operand] | None:
-        """A buffer that holds the region with channels last, and how it lies there."""
-        flat, order = self.graph.flats[region.storage], order_of(len(region.size))
-        operand = Operand(region.size, region.dtype, strides_in(region.size, order), 0)
-        if is_same_layout(region.size, region.stride, operand.stride):
-            stored = flat.stored(region)
-            return None if stored is None else (stored[0], replace(operand, offset=region.offset - stored[1]))
-        buffer = flat.arranged(region, order, copies=is_small_part(region, node))
-        if buffer is None:
-            return None
-        self.with_channels_last.add(region.storage)
-        return buffer, operand
-
-    def laid_out(self, value: Tensor) -> UOp:
-        """The value in a buffer: the one it is, else a new one (tinygrad would fold constants into who reads them)."""
-        return (value if is_stored(value) else held(value, self.graph.device)).uop
-
-    def is_whole(self, region: Region) -> bool:
-        """Whether the region is all of its storage, each element once."""
-        whole = region.numel * region.dtype.itemsize == self.trace.storages[region.storage].nbytes
-        return whole and covers(region.numel, region)
-
-    def result_of(self, out: Region) -> Operand:
-        """How a step leaves a result in a buffer: as it lies in its storage, where it is all of that."""
-        kept = self.is_whole(out) and not out.dtype.is_complex
-        return Operand(out.size, out.dtype, out.stride if kept else strides_of(out.size), 0)

@@ -15,6 +15,7 @@ from tinygrad.dtype import DType
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 from torch_tinygrad.trace.batch import Loop, Slot, moves
+from torch_tinygrad.trace.forms import schema_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region
 from torch_tinygrad.trace.pointwise import COPY, FILL
 from torch_tinygrad.trace.sequence import nests
@@ -214,7 +215,7 @@ class _Kernel:
                 loops.store((target, self.place(out, slot, iteration, at), loops.value(variable)))
 
 
-def lower_sequence(loop: Loop, flats: list[Flat], numbers: Numbers, device: str, schema_of: Callable) -> None:
+def lower_sequence(loop: Loop, flats: list[Flat], numbers: Numbers, device: str) -> None:
     """Runs the loop on the storages' values. Raises Unfit, with nothing changed, where it cannot be one kernel."""
     statements = [
         _statement(node, slots, numbers, device, schema_of(node.op))

@@ -55,6 +55,12 @@ def overload_of(name: str) -> torch._ops.OpOverload:
     return getattr(getattr(getattr(torch.ops, space), op), overload or "default")
 
 
+@functools.cache
+def schema_of(op: str) -> list[tuple[str, bool, bool]]:
+    """(name, is a keyword, is a tensor) of each argument."""
+    return [(a.name, a.kwarg_only, "Tensor" in str(a.type)) for a in overload_of(op)._schema.arguments]
+
+
 def _find(name: str) -> torch._ops.OpOverload | None:
     try:
         return overload_of(name)

@@ -87,6 +87,13 @@ class Trace:
     numbers: list[bool | int | float] = field(default_factory=list)
 
 
+def plain(argument: Any) -> Any:
+    """An argument, or the list of them, with numbers as Python's."""
+    if isinstance(argument, (list, tuple)):
+        return [plain(a) for a in argument]
+    return argument.value if isinstance(argument, Number) else argument
+
+
 def reads(node: Node):
     """Every region a node reads, in argument order."""
     stack = list(reversed(node.args))

@@ -7,10 +7,10 @@ one storage, so that the products over all steps read them as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from .nodes import Node, Number, Region, Storage, Trace
+from .adding import Nodes, transposed
+from .nodes import Node, Number, Region, Trace, plain
 
 FORWARD, BACKWARD = "tiny::recurrent_layer", "tiny::recurrent_layer_backward"
 
@@ -28,40 +28,6 @@ def expand_layers(trace: Trace) -> Trace:
     return Trace(nodes, trace.storages, trace.numbers)
 
 
-@dataclass
-class Nodes:
-    """Where the nodes of a layer go."""
-
-    nodes: list[Node]
-    storages: list[Storage]
-    origin: int
-
-    def new(self, like: Region, *size: int) -> Region:
-        """A matrix, or one for each step, in a storage of its own."""
-        stride = (size[-1], 1) if len(size) == 2 else (size[-2] * size[-1], size[-1], 1)
-        region = Region(len(self.storages), like.dtype, size, stride, 0)
-        self.storages.append(Storage(region.numel * like.dtype.itemsize, False, False))
-        return region
-
-    def add(self, op: str, args: tuple, *outs: Region | None) -> None:
-        self.nodes.append(Node(op, args, outs, self.origin))
-
-    def product(self, a: Region, b: Region, out: Region | None = None) -> Region:
-        out = out or self.new(a, a.size[0], b.size[1])
-        self.add("aten::mm", (a, b), out)
-        return out
-
-    def sum(self, a: Region | None, b: Region | None) -> Region | None:
-        if a is None or b is None:
-            return a or b
-        out = self.new(a, *a.size)
-        self.add("aten::add.Tensor", (a, b, Number(1)), out)
-        return out
-
-    def copy(self, source: Region, out: Region) -> None:
-        self.add("aten::copy", (out, source, Number(False)), out)
-
-
 def at(steps: Region, t: int) -> Region:
     """One step of a (steps, batch, width) region."""
     return steps.at(size=steps.size[1:], stride=steps.stride[1:], offset=steps.offset + t * steps.stride[0])
@@ -72,14 +38,6 @@ def rows(steps: Region, first: int = 0, count: int | None = None) -> Region:
     length, batch, width = steps.size
     size = ((length if count is None else count) * batch, width)
     return steps.at(size=size, stride=(width, 1), offset=steps.offset + first * batch * width)
-
-
-def transposed(matrix: Region) -> Region:
-    return matrix.at(size=matrix.size[::-1], stride=matrix.stride[::-1])
-
-
-def _is_set(flag: bool | Number) -> bool:
-    return bool(flag.value if isinstance(flag, Number) else flag)
 
 
 _ACTIVATIONS = {"tanh": "aten::tanh", "relu": "aten::relu"}
@@ -93,7 +51,7 @@ def _forward(node: Node, nodes: Nodes) -> None:
     gates = nodes.new(given, count, batch, w_ih.size[0])
     nodes.product(rows(given), transposed(w_ih), rows(gates))
     h, c = hx, cx
-    for t in range(count - 1, -1, -1) if _is_set(reverse) else range(count):
+    for t in range(count - 1, -1, -1) if plain(reverse) else range(count):
         state_gates = nodes.product(h, transposed(w_hh))
         arguments = (at(gates, t), state_gates)
         before, h = h, at(output, t)
@@ -120,8 +78,8 @@ def _backward(node: Node, nodes: Nodes) -> None:
     # The gradients of what the input and the state contribute to the gates; they are the same but for a GRU's new gate.
     from_given = nodes.new(given, count, batch, w_ih.size[0])
     from_state = nodes.new(given, count, batch, w_ih.size[0]) if cell == "gru" else from_given
-    backwards = range(count) if _is_set(reverse) else range(count - 1, -1, -1)
-    before = 1 if _is_set(reverse) else -1
+    backwards = range(count) if plain(reverse) else range(count - 1, -1, -1)
+    before = 1 if plain(reverse) else -1
     for t in backwards:
         is_first = t == backwards[-1]
         grad = nodes.sum(None if grad_output is None else at(grad_output, t), grad_h)

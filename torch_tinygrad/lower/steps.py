@@ -1,0 +1,166 @@
+"""Operators as steps of ATen's: their operands are laid out in buffers, and so are their results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from tinygrad import Tensor
+from tinygrad.uop.ops import Ops, UOp
+
+from torch_tinygrad.trace.forms import schema_of
+from torch_tinygrad.trace.nodes import Node, Number, Region, Trace
+
+from .channels_last import activations_of, is_same_layout, is_small_part, order_of, strides_in, weight_of
+from .complex import parts_region
+from .in_place import held
+from .regions import covers
+from .registry import TO_TINY, Meta
+from .shape import strides_of
+from .threads import is_stored
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+
+@dataclass(frozen=True)
+class Operand(Meta):
+    """A tensor that a step reads or writes: a strided part of a buffer, counted in elements of its dtype."""
+
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class AtenStep:
+    """An operator that ATen's CPU kernels compute: `arguments` with tensors as None, their places and layouts."""
+
+    op: str
+    arguments: tuple[Any, ...]
+    paths: tuple[tuple[int, ...], ...]
+    inputs: tuple[Operand, ...]
+    results: tuple[Operand | None, ...]
+    is_fallback: bool
+
+    def count_results(self) -> int:
+        """How many of the step's buffers are results: empty ones have none."""
+        return sum(m is not None and prod(m.shape) > 0 for m in self.results)
+
+
+class Steps:
+    """Adds steps to a graph. Where nobody will see it, convolutions have channels last."""
+
+    def __init__(self, trace: Trace, graph: Graph):
+        self.trace, self.graph = trace, graph
+        self.with_channels_last: set[int] = set()  # storages whose values lie so, or are computed from such
+        self.written = {out.storage for node in trace.nodes for out in node.outs if out is not None}
+
+    def add(self, node: Node, is_fallback: bool) -> None:
+        """The operator as a step. Complex operands are handled as their parts, and only the step itself knows what they
+        are."""
+        paths, inputs, operands, arranged = [], [], [], []
+        activations = () if is_fallback else self.activations_of(node)
+        weight = (weight_of(node),) if activations else ()
+
+        def place(argument, path):
+            if isinstance(argument, Region):
+                paths.append(path)
+                flat = self.graph.flats[argument.storage]
+                if path[0] in activations and (found := self.channels_last(argument, node)) is not None:
+                    inputs.append(found[0])
+                    operands.append(found[1])
+                    arranged.append(path)
+                elif path == weight and (found := self.weight_with_channels_last(argument)) is not None:
+                    inputs.append(found[0])
+                    operands.append(found[1])
+                elif (stored := flat.stored(argument)) is not None:
+                    buffer, first = stored
+                    inputs.append(buffer)
+                    operands.append(Operand(argument.size, argument.dtype, argument.stride, argument.offset - first))
+                else:
+                    inputs.append(flat.read(parts_region(argument)))
+                    operands.append(Operand(argument.size, argument.dtype, strides_of(argument.size), 0))
+                return None
+            if isinstance(argument, Number):
+                return argument.value
+            if isinstance(argument, (list, tuple)):
+                return [place(a, (*path, i)) for i, a in enumerate(argument)]
+            return argument
+
+        arguments = tuple(place(a, (i,)) for i, a in enumerate(node.args[: len(schema_of(node.op))]))
+        results = [None if out is None else self.result_of(out) for out in node.outs]
+        orders: list[tuple[int, ...]] = [()] * len(results)
+        if activations[:1] in arranged:
+            for i, (out, result) in enumerate(zip(node.outs, results, strict=True)):
+                if out is not None and result is not None and len(out.size) > 1 and self.is_whole(out):
+                    orders[i] = order_of(len(out.size))
+                    results[i] = replace(result, stride=strides_in(out.size, orders[i]))
+        self.graph.steps.append(
+            AtenStep(node.op, arguments, tuple(paths), tuple(operands), tuple(results), is_fallback)
+        )
+        function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
+        outs = [None if out is None else parts_region(out) for out in node.outs]
+        buffers = [
+            UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
+            for out in outs
+        ]
+        laid_out = [self.laid_out(i) for i in inputs if i.numel()]
+        if not (outputs := [b for b in buffers if b is not None]):
+            return  # empty results have no buffer and nothing to write
+        call = function.call(*outputs, *laid_out)
+        for out, buffer, result, order in zip(outs, buffers, results, orders, strict=True):
+            if buffer is None or out is None or result is None:
+                continue
+            written = buffer.after(call)
+            self.graph.origins[written] = node.op.removeprefix("aten::")
+            if self.is_whole(out) and result.stride == out.stride:
+                self.graph.flats[out.storage].replace(Tensor(written))
+            elif order:
+                self.graph.flats[out.storage].write_arranged(out, Tensor(written), order)
+                self.with_channels_last.add(out.storage)
+            else:
+                self.graph.flats[out.storage].write(out, Tensor(written).reshape(out.size))
+
+    def activations_of(self, node: Node) -> tuple[int, ...]:
+        """The arguments that had better have channels last, where nobody will see it; the first is the input."""
+        out = node.outs[0]
+        is_hidden = out is None or (self.is_whole(out) and not self.trace.storages[out.storage].live)
+        return activations_of(node) if is_hidden else ()
+
+    def channels_last(self, region: Region, node: Node) -> tuple[Tensor, Operand] | None:
+        """A buffer that holds the region with channels last, and how it lies there."""
+        flat, order = self.graph.flats[region.storage], order_of(len(region.size))
+        operand = Operand(region.size, region.dtype, strides_in(region.size, order), 0)
+        if is_same_layout(region.size, region.stride, operand.stride):
+            stored = flat.stored(region)
+            return None if stored is None else (stored[0], replace(operand, offset=region.offset - stored[1]))
+        buffer = flat.arranged(region, order, copies=is_small_part(region, node))
+        if buffer is None:
+            return None
+        self.with_channels_last.add(region.storage)
+        return buffer, operand
+
+    def weight_with_channels_last(self, region: Region) -> tuple[Tensor, Operand] | None:
+        """The same for weights. Those that no trace writes are left to the step, which keeps them in its own layout."""
+        if region.storage not in self.written:
+            return None
+        order = order_of(len(region.size))
+        buffer = self.graph.flats[region.storage].arranged(region, order, copies=True)
+        if buffer is None:
+            return None
+        return buffer, Operand(region.size, region.dtype, strides_in(region.size, order), 0)
+
+    def laid_out(self, value: Tensor) -> UOp:
+        """The value in a buffer: the one it is, else a new one (tinygrad would fold constants into who reads them)."""
+        return (value if is_stored(value) else held(value, self.graph.device)).uop
+
+    def is_whole(self, region: Region) -> bool:
+        """Whether the region is all of its storage, each element once."""
+        whole = region.numel * region.dtype.itemsize == self.trace.storages[region.storage].nbytes
+        return whole and covers(region.numel, region)
+
+    def result_of(self, out: Region) -> Operand:
+        """How a step leaves a result in a buffer: as it lies in its storage, where it is all of that."""
+        kept = self.is_whole(out) and not out.dtype.is_complex
+        return Operand(out.size, out.dtype, out.stride if kept else strides_of(out.size), 0)
