@@ -27,7 +27,9 @@ def load_groups(groups: tuple[str, ...] = GROUPS) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="groups, or parts of workload names")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="groups, or parts of workload names, in any case"
+    )
     parser.add_argument("--repeats", type=int, default=7, help="rounds over all contenders (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--quick", action="store_true", help="small sizes and two rounds: does everything run?")
@@ -129,7 +131,7 @@ def save(results: dict, file: str | None) -> None:
 
 
 def _selected(name: str, group: str, only: list[str]) -> bool:
-    return not only or any(word == group or word in name for word in only)
+    return not only or any(word.lower() == group or word.lower() in name.lower() for word in only)
 
 
 if __name__ == "__main__":

@@ -200,3 +200,76 @@ def test_results_that_aten_made_are_counted_and_given_back():
     torch.testing.assert_close(kept.cpu(), torch.conv2d(image.cpu(), weight.cpu())[3:5], rtol=1e-4, atol=1e-4)
     del kept
     assert torch.tiny.memory_allocated() == before
+
+
+# ---------------------------------------------------------------------------------------------------------------- sums
+
+
+def sums_of_products(x, y):
+    return (x * y).sum(1), y.sum(1), (x * x).sum(1)
+
+
+def a_sum_and_what_follows(x, y):
+    total = (x * y).sum(1)
+    return total, total / (y.sum(1).abs() + 1)
+
+
+def a_largest_and_a_sum(x, y):
+    return x.amax(1), (x * y).sum(1)
+
+
+def a_variance_of_a_mean(x, y):
+    mean = x.mean(1, keepdim=True)
+    return mean, ((x - mean) * y).sum(1)
+
+
+def rows_and_columns(x, y):
+    return x.sum(0), x.sum(1), (x * y).sum(0)
+
+
+def overwritten_once_summed(x, y):
+    total = x.sum(1)
+    x.mul_(y)
+    again = x.sum(1)
+    x.sub_(total.unsqueeze(1))
+    return total, again, x
+
+
+def written_over_by_its_sum(x, y):
+    column = x[:, 0]
+    column.copy_((x * y).sum(1))
+    return column, x.sum(1), y.sum(1)
+
+
+def broadcast_rows(x, y):
+    return (x * y[:1]).sum(1), (x + y[:1]).prod(1)
+
+
+@pytest.mark.parametrize("size", [(64, 80), (300, 7), (1, 5)])
+@pytest.mark.parametrize(
+    "program",
+    [
+        sums_of_products,
+        a_sum_and_what_follows,
+        a_largest_and_a_sum,
+        a_variance_of_a_mean,
+        rows_and_columns,
+        overwritten_once_summed,
+        written_over_by_its_sum,
+        broadcast_rows,
+    ],
+)
+def test_sums_that_share_a_pass(program, size):
+    x, y = values(*size).double(), values(*size).double() + 0.5
+    expected = program(x.clone(), y.clone())
+    got = program(x.to("tiny"), y.to("tiny"))
+    torch.tiny.synchronize()
+    for theirs, ours in zip(expected, got, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("program", [sums_of_products, a_sum_and_what_follows, a_largest_and_a_sum])
+def test_sums_over_the_same_elements_take_one_kernel(program):
+    x, y = (values(64, 80).to("tiny") + i for i in range(2))
+    kept: list[tuple] = []
+    assert kernels_of(lambda: kept.append(program(x, y))) == 1

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/fill.h>
 #include <ATen/ops/from_blob.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <mutex>
@@ -19,6 +20,20 @@ namespace {
 
 // Up to so many bytes of arguments, the CPU's own kernel is asked.
 constexpr size_t kMaxBytesOnCpu = size_t{1} << 20;
+
+// While one lives, this thread computes alone. Autograd's threads infer too: helpers of their own beside the main thread's
+// would be more threads than processors to OpenMP, whose helpers then sleep between any two loops (waking them took 80 us
+// of every product in a recurrent network).
+class Alone {
+ public:
+  Alone() : helpers_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~Alone() { omp_set_num_threads(helpers_); }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+
+ private:
+  const int helpers_;
+};
 
 // Tensors of the same geometry on another device. Where arguments alias, so do these: ATen's overlap checks then apply.
 std::vector<at::Tensor> stand_ins(const Call& call, c10::Device device) {
@@ -185,6 +200,7 @@ std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IVal
   size_t bytes = 0;
   for (const auto& t : call.tensors) bytes += call.aliased ? t.storage().nbytes() : t.nbytes();
   if (bytes > kMaxBytesOnCpu) return std::nullopt;
+  const Alone alone;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::string refused;
   // Whether zeros were refused in the same words.
@@ -245,6 +261,7 @@ std::shared_ptr<const Inferred> cached_inference(const Call& call, c10::ArrayRef
 }
 
 void ask_cpu(const Call& call, c10::ArrayRef<c10::IValue> args, c10::ArrayRef<at::Tensor> with_values) {
+  const Alone alone;
   std::vector<at::Tensor> tensors = stand_ins(call, c10::Device(c10::kCPU));
   for (size_t i = 0; i < tensors.size(); i++) {
     const auto same = [&](const at::Tensor& t) { return t.is_same(call.tensors[i]); };

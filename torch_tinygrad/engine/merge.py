@@ -1,7 +1,8 @@
 """Kernels that loop over the same elements become one kernel with several results.
 
 tinygrad's kernels write one result each. An optimizer's step then reads its gradients and moments once for every result
-it leaves; in one kernel each is read once, and what one result needs of another never leaves the registers.
+it leaves; in one kernel each is read once, and what one result needs of another never leaves the registers. Sums over
+the same elements, such as a norm's gradients, share one pass in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .order import Call, slots
 _MOST_BUFFERS = 24
 _MOST_TRIES = 8
 
-_PLAIN = {Ops.PARAM, Ops.CONST, Ops.RANGE, Ops.INDEX, Ops.STORE, Ops.END, Ops.SINK, *GroupOp.Elementwise}
+_PLAIN = {Ops.REDUCE, Ops.PARAM, Ops.CONST, Ops.RANGE, Ops.INDEX, Ops.STORE, Ops.END, Ops.SINK, *GroupOp.Elementwise}
 
 
 @dataclass(eq=False)
@@ -30,6 +31,7 @@ class Kernel:
     place: int
     members: list[int]
     loops: tuple[UOp, ...]
+    sums: tuple[UOp, ...]  # loops that a value is summed up over
     stores: dict[UOp, UOp]  # element → value
 
     @property
@@ -38,19 +40,22 @@ class Kernel:
         return [u for u in values.toposort() if u.op is Ops.INDEX]
 
 
-def merged(calls: list[Call], before: list[set[int]], same: dict[UOp, UOp], kept: set[UOp]) -> list[Call]:
-    """The calls with kernels merged. `before` says which calls each one must follow, `same` which buffer a version of
-    one is, and `kept` which buffers are read after the program."""
+def merged(
+    calls: list[Call], before: list[set[int]], same: dict[UOp, UOp], kept: set[UOp], with_sums: bool
+) -> list[Call]:
+    """The calls with kernels merged, those that sum too if `with_sums`. `before` says which calls each one must follow,
+    `same` which buffer a version of one is, and `kept` which buffers are read after the program."""
     buffers: list[UOp] = []
     group_of: dict[int, Kernel] = {}
     users: dict[UOp, list[Kernel]] = defaultdict(list)
-    for kernel in _candidates(calls, buffers):
+    for kernel in _candidates(calls, buffers, with_sums):
         (i,) = kernel.members
-        own = {load for load in kernel.loads if all(r in load.ranges for r in kernel.loops)} | kernel.stores.keys()
+        loops = (*kernel.loops, *kernel.sums)
+        own = {load for load in kernel.loads if all(r in load.ranges for r in loops)} | kernel.stores.keys()
         for group in {id(g): g for element in own for g in users[element][-_MOST_TRIES:]}.values():
             places = (group_of[j].place if j in group_of else j for j in before[i] if j not in group.members)
             if all(place < group.place for place in places) and (stores := _joined(group, kernel, buffers, same)):
-                group.stores = stores
+                group.stores, group.sums = stores, group.sums or kernel.sums
                 group.members.append(i)
                 kernel = group
                 break
@@ -75,12 +80,12 @@ def merged(calls: list[Call], before: list[set[int]], same: dict[UOp, UOp], kept
     return result
 
 
-def _candidates(calls: list[Call], buffers: list[UOp]) -> Iterator[Kernel]:
-    """Kernels that compute element by element and share a buffer with another one of the same loops."""
+def _candidates(calls: list[Call], buffers: list[UOp], with_sums: bool) -> Iterator[Kernel]:
+    """Kernels that share a buffer with another one of the same loops."""
     found: dict[int, tuple] = {}
     for i, call in enumerate(calls):
-        if (sizes := _loop_sizes(call.uop.src[0])) is not None:
-            found[i] = (sizes, get_call_arg_uops(call.uop))
+        if (loops := _loops(call.uop.src[0])) is not None and (with_sums or not loops[1]):
+            found[i] = (tuple(r.src[0] for r in loops[0]), get_call_arg_uops(call.uop))
     uses = Counter((sizes, buffer) for sizes, arguments in found.values() for buffer in set(arguments))
     numbers: dict[UOp, int] = {}
     for i, (sizes, arguments) in found.items():
@@ -92,8 +97,8 @@ def _candidates(calls: list[Call], buffers: list[UOp]) -> Iterator[Kernel]:
             yield _numbered(i, calls[i].uop, [numbers[b] for b in arguments])
 
 
-def _loop_sizes(sink: UOp) -> tuple | None:
-    """The sizes of the loops of a kernel that stores one value for each element."""
+def _loops(sink: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]] | None:
+    """The loops over the elements of a kernel that stores one value for each, and those it sums that up over."""
     if sink.op is not Ops.SINK or len(sink.src) != 1 or (end := sink.src[0]).op is not Ops.END:
         return None
     store, loops = end.src[0], end.src[1:]
@@ -102,17 +107,30 @@ def _loop_sizes(sink: UOp) -> tuple | None:
     parts = sink.toposort()
     if any(u.op not in _PLAIN or (u.op is Ops.INDEX and u.src[0].op is not Ops.PARAM) for u in parts):
         return None
-    if any(r not in loops or r.arg[-1] is not AxisType.WEAK for r in parts if r.op is Ops.RANGE):
+    ranges = [u for u in parts if u.op is Ops.RANGE]
+    sums = tuple(sorted((r for r in ranges if r.arg[-1] is AxisType.REDUCE), key=lambda r: r.arg))
+    if any(r.arg[-1] is not AxisType.WEAK for r in loops) or set(ranges) - {*loops, *sums}:
         return None
-    return tuple(r.src[0] for r in loops)
+    return (loops, sums) if _are_side_by_side([u for u in parts if u.op is Ops.REDUCE], sums) else None
+
+
+def _are_side_by_side(reduces: list[UOp], sums: tuple[UOp, ...]) -> bool:
+    """Whether each of them runs over all these loops, and none inside another."""
+    if any({*u.src[1:]} != {*sums} or u.arg[1] for u in reduces):
+        return False
+    return not any(v.op is Ops.REDUCE for u in reduces for v in u.src[0].backward_slice_with_self)
 
 
 def _numbered(i: int, call: UOp, numbers: list[int]) -> Kernel:
-    end = call.src[0].src[0]
-    places = {r: r.replace(arg=(axis, AxisType.WEAK)) for axis, r in enumerate(end.src[1:])}
+    end, found = call.src[0].src[0], _loops(call.src[0])
+    assert found is not None
+    loops, sums = found
+    places = {r: r.replace(arg=(axis, r.arg[-1])) for axis, r in enumerate((*loops, *sums))}
     places |= _renumbered(end, numbers)
     element, value = end.src[0].substitute(places, walk=True).src
-    return Kernel(i, [i], tuple(places[r] for r in end.src[1:]), {element: value})
+    sums = tuple(places[r] for r in sums)
+    reduces = {u: u.replace(src=(u.src[0], *sums)) for u in value.toposort() if u.op is Ops.REDUCE}
+    return Kernel(i, [i], tuple(places[r] for r in loops), sums, {element: value.substitute(reduces)})
 
 
 def _renumbered(kernel: UOp, numbers) -> dict[UOp, UOp]:
@@ -122,9 +140,13 @@ def _renumbered(kernel: UOp, numbers) -> dict[UOp, UOp]:
 
 def _joined(group: Kernel, kernel: Kernel, buffers: list[UOp], same: dict[UOp, UOp]) -> dict[UOp, UOp] | None:
     """The stores of both, where running them element by element gives what running one after the other does."""
+    sums = group.sums or kernel.sums
+    if group.loops != kernel.loops or (kernel.sums and kernel.sums != sums):
+        return None
     stores = group.stores | {e: value.substitute(group.stores, walk=True) for e, value in kernel.stores.items()}
-    both = Kernel(group.place, [], group.loops, stores)
-    loads = both.loads
+    if not _are_side_by_side([u for u in UOp.sink(*stores.values()).toposort() if u.op is Ops.REDUCE], sums):
+        return None
+    loads = Kernel(group.place, [], group.loops, sums, stores).loads
 
     def memory(element: UOp) -> UOp:
         buffer = buffers[element.src[0].arg.slot]
@@ -136,6 +158,8 @@ def _joined(group: Kernel, kernel: Kernel, buffers: list[UOp], same: dict[UOp, U
     if len({u.src[0] for u in (*loads, *stores)}) > _MOST_BUFFERS:
         return None
     overwritten = [load for load in loads if memory(load) in written]
+    if overwritten and sums:
+        return None
     for load in overwritten:
         element = written[memory(load)]
         if load.src[1:] != element.src[1:] or load not in stores[element].backward_slice_with_self:

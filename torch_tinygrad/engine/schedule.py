@@ -17,6 +17,7 @@ from tinygrad.uop.ops import UOp
 from torch_tinygrad.lower.blocks import is_placement
 from torch_tinygrad.lower.graph import Graph
 from torch_tinygrad.lower.storages import Flat
+from torch_tinygrad.lower.threads import has_groups
 
 from . import fixes
 from .kernels import compiled
@@ -94,7 +95,8 @@ def _calls(result: Schedule) -> list[Call]:
     lasting = {*result.inputs, *result.outputs}
     calls, before = in_order(calls, dependencies(calls, result.older), lasting)
     names = {name: versions[0] for name, versions in result.older.items()}
-    calls = merged(calls, before, names, kept=lasting)
+    with_sums = not has_groups(result.graph.device)  # a group of threads sums up one at a time
+    calls = merged(calls, before, names, lasting, with_sums)
     calls = [call for call in calls if not is_placement(call.uop)]  # there is nothing to run: they made an order
     programs = compiled([call.uop for call in calls])
     return [replace(call, uop=program) for call, program in zip(calls, programs, strict=True)]
