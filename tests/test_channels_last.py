@@ -91,3 +91,16 @@ def test_pools_find_the_last_nan_and_the_first_maximum():
         actual = F.max_pool2d(x.to("tiny"), kernel, 2, padding, dilation, return_indices=True)
         for e, a in zip(expected, actual, strict=True):
             torch.testing.assert_close(a.cpu(), e, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kernel, ceil", [(2, False), (2, True), ((3, 2), True), (3, False)])
+def test_gradients_of_pools_side_by_side(kernel, ceil):
+    """Windows that tile the input, all of it or not, and one that reaches over its end."""
+    x = torch.randn(2, 3, 9, 10, generator=torch.Generator().manual_seed(0)).round()
+    grads = []
+    for device in ("cpu", "tiny"):
+        own = x.to(device).requires_grad_()
+        y = F.max_pool2d(own, kernel, ceil_mode=ceil)
+        y.backward(torch.arange(1.0, y.numel() + 1).reshape(y.shape).to(device))
+        grads.append(own.grad.cpu())
+    assert torch.equal(*grads)

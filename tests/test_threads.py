@@ -1,7 +1,11 @@
 """Kernels large enough to be shared out over threads compute what the CPU does."""
 
+import sys
+
 import pytest
 import torch
+
+from tests.processes import run
 
 SIZE = (1024, 1024)
 
@@ -27,3 +31,24 @@ def test_large_kernels(name):
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-3)
     for on_device, on_cpu in zip(inputs, (x, y), strict=True):
         torch.testing.assert_close(on_device.cpu(), on_cpu, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_recording_a_backward_pass_starts_no_helpers():
+    """Autograd's own thread records, and asks the CPU for shapes. Helpers of OpenMP that it started would be a team too
+    many for the processors: then all of them sleep between any two loops, and waking them takes longer than most."""
+    done = run(
+        """
+        import os, torch
+        from torch import nn
+        count = lambda: len(os.listdir("/proc/self/task"))
+        model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 256)).to("tiny")
+        x = torch.randn(256, 256).to("tiny")
+        before = count()
+        model(x).square().mean().backward()
+        print(count() - before)
+        """,
+        OMP_NUM_THREADS="4",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1"], "more threads than autograd's own"

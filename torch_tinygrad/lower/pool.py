@@ -95,12 +95,24 @@ def max_pool(rank: int, x, kernel_size, stride, padding, dilation, meta) -> tupl
     return largest(windows, places, tuple(range(windows.ndim - rank, windows.ndim)))
 
 
+def repeated(y: Tensor, kernel, sizes) -> Tensor:
+    """For every input position the one window that it is in, of windows side by side; 0 behind the last."""
+    lead, outputs = y.shape[: y.ndim - len(kernel)], y.shape[y.ndim - len(kernel) :]
+    y = y.reshape(*lead, *(n for o in outputs for n in (o, 1)))
+    y = y.expand(*lead, *(n for pair in zip(outputs, kernel, strict=True) for n in pair))
+    y = y.reshape(*lead, *(o * k for o, k in zip(outputs, kernel, strict=True)))
+    return padded(y, tuple((0, size - o * k) for size, o, k in zip(sizes, outputs, kernel, strict=True)))
+
+
 def max_pool_backward(rank: int, grad, x, kernel_size, stride, padding, dilation, indices) -> Tensor:
     if 0 in grad.shape or 0 in x.shape:
         return x.const_like(0)
     kernel, stride, padding, dilation = spatial(rank, kernel_size, stride, padding, dilation)
     sizes = x.shape[-rank:]
     axes = tuple(range(x.ndim, x.ndim + rank))
+    if tuple(kernel) == tuple(stride) and set(padding) == {0} and set(dilation) == {1}:
+        found, shares = (repeated(y, kernel, sizes) for y in (indices.cast(dtypes.int32) + 1, wide(grad)))
+        return (found == flat_positions(sizes) + 1).where(shares, 0)
     found = windows_on(indices.cast(dtypes.int32) + 1, sizes, kernel, stride, dilation, padding)
     shares = windows_on(wide(grad), sizes, kernel, stride, dilation, padding)
     here = flat_positions(sizes).reshape(*sizes, *(1,) * rank) + 1
