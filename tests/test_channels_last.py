@@ -99,7 +99,7 @@ def test_gradients_of_pools_side_by_side(kernel, ceil):
     x = torch.randn(2, 3, 9, 10, generator=torch.Generator().manual_seed(0)).round()
     grads = []
     for device in ("cpu", "tiny"):
-        own = x.to(device).requires_grad_()
+        own = x.detach().to(device).requires_grad_()
         y = F.max_pool2d(own, kernel, ceil_mode=ceil)
         y.backward(torch.arange(1.0, y.numel() + 1).reshape(y.shape).to(device))
         grads.append(own.grad.cpu())
