@@ -93,14 +93,29 @@ def test_pools_find_the_last_nan_and_the_first_maximum():
             torch.testing.assert_close(a.cpu(), e, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("kernel, ceil", [(2, False), (2, True), ((3, 2), True), (3, False)])
-def test_gradients_of_pools_side_by_side(kernel, ceil):
-    """Windows that tile the input, all of it or not, and one that reaches over its end."""
-    x = torch.randn(2, 3, 9, 10, generator=torch.Generator().manual_seed(0)).round()
+POOLS = {
+    "side_by_side": dict(kernel_size=2),
+    "reaching_over_the_end": dict(kernel_size=(3, 2), ceil_mode=True),
+    "overlapping": dict(kernel_size=3, stride=2, padding=1),
+    "overlapping_over_the_end": dict(kernel_size=4, stride=(3, 2), padding=2, ceil_mode=True),
+    "one_by_one": dict(kernel_size=3, stride=1, padding=1, dilation=2),
+    "many_overlaps": dict(kernel_size=5, stride=1, padding=2),
+    "with_gaps": dict(kernel_size=2, stride=3),
+    "dilated": dict(kernel_size=3, stride=3, padding=1, dilation=3, ceil_mode=True),
+}
+
+
+@pytest.mark.parametrize("pool, size", [(F.max_pool2d, (2, 3, 12, 11)), (F.max_pool3d, (2, 2, 9, 10, 9))])
+@pytest.mark.parametrize("name", POOLS)
+def test_gradients_of_pools(name, pool, size):
+    settings = POOLS[name]
+    if pool is F.max_pool3d:
+        settings = {k: max(v) if isinstance(v, tuple) else v for k, v in settings.items()}
+    x = torch.randn(size, generator=torch.Generator().manual_seed(0)).round()
     grads = []
     for device in ("cpu", "tiny"):
         own = x.detach().to(device).requires_grad_()
-        y = F.max_pool2d(own, kernel, ceil_mode=ceil)
+        y = pool(own, **settings)
         y.backward(torch.arange(1.0, y.numel() + 1).reshape(y.shape).to(device))
         grads.append(own.grad.cpu())
     assert torch.equal(*grads)

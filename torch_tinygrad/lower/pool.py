@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from itertools import product
@@ -95,31 +96,36 @@ def max_pool(rank: int, x, kernel_size, stride, padding, dilation, meta) -> tupl
     return largest(windows, places, tuple(range(windows.ndim - rank, windows.ndim)))
 
 
-def repeated(y: Tensor, kernel, sizes) -> Tensor:
-    """For every input position the one window that it is in, of windows side by side; 0 behind the last."""
-    lead, outputs = y.shape[: y.ndim - len(kernel)], y.shape[y.ndim - len(kernel) :]
+def window_of(y: Tensor, before: Sequence[int], stride, padding, sizes) -> Tensor:
+    """For every input position, `y` at the last window that begins at or before it, or so many windows `before` that; 0
+    where there is none."""
+    rank = len(sizes)
+    y = padded(y, tuple((n, 0) for n in before))
+    lead, outputs = y.shape[: y.ndim - rank], y.shape[y.ndim - rank :]
     y = y.reshape(*lead, *(n for o in outputs for n in (o, 1)))
-    y = y.expand(*lead, *(n for pair in zip(outputs, kernel, strict=True) for n in pair))
-    y = y.reshape(*lead, *(o * k for o, k in zip(outputs, kernel, strict=True)))
-    return padded(y, tuple((0, size - o * k) for size, o, k in zip(sizes, outputs, kernel, strict=True)))
+    y = y.expand(*lead, *(n for pair in zip(outputs, stride, strict=True) for n in pair))
+    y = y.reshape(*lead, *(o * s for o, s in zip(outputs, stride, strict=True)))
+    ends = zip(sizes, outputs, stride, padding, strict=True)
+    return padded(y, tuple((-p, size + p - o * s) for size, o, s, p in ends))
 
 
 def max_pool_backward(rank: int, grad, x, kernel_size, stride, padding, dilation, indices) -> Tensor:
     if 0 in grad.shape or 0 in x.shape:
         return x.const_like(0)
     kernel, stride, padding, dilation = spatial(rank, kernel_size, stride, padding, dilation)
-    sizes = x.shape[-rank:]
-    axes = tuple(range(x.ndim, x.ndim + rank))
-    if tuple(kernel) == tuple(stride) and set(padding) == {0} and set(dilation) == {1}:
-        found, shares = (repeated(y, kernel, sizes) for y in (indices.cast(dtypes.int32) + 1, wide(grad)))
-        return (found == flat_positions(sizes) + 1).where(shares, 0)
-    found = windows_on(indices.cast(dtypes.int32) + 1, sizes, kernel, stride, dilation, padding)
-    shares = windows_on(wide(grad), sizes, kernel, stride, dilation, padding)
-    here = flat_positions(sizes).reshape(*sizes, *(1,) * rank) + 1
-    shares = (found == here).where(shares, 0)
-    if math.prod(kernel) <= FEW_TAPS:
-        return functools.reduce(Tensor.add, taps(shares, rank))
-    return shares.sum(axes, dtype=shares.dtype)
+    sizes, grad = x.shape[-rank:], wide(grad)
+    found, here = indices.cast(dtypes.int32) + 1, flat_positions(sizes) + 1
+    spans = (d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+    overlaps = [-(-span // s) for span, s in zip(spans, stride, strict=True)]  # windows that a position may be in
+    if math.prod(overlaps) <= FEW_TAPS:
+        shares = []
+        for before in itertools.product(*(range(n) for n in overlaps)):
+            own, share = (window_of(y, before, stride, padding, sizes) for y in (found, grad))
+            shares.append((own == here).where(share, 0))
+        return functools.reduce(Tensor.add, shares)
+    found, share = (windows_on(y, sizes, kernel, stride, dilation, padding) for y in (found, grad))
+    shares = (found == here.reshape(*sizes, *(1,) * rank)).where(share, 0)
+    return shares.sum(tuple(range(x.ndim, x.ndim + rank)), dtype=share.dtype)
 
 
 def covered(size: int, output: int, kernel: int, stride: int, padding: int, include_pad: bool) -> Tensor:
