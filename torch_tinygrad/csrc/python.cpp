@@ -11,9 +11,6 @@
 #include "recorder.h"
 #include "up.h"
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 #include <atomic>
 
@@ -164,12 +161,6 @@ void set_up(const py::dict& hooks, bool host) {
               hooks["Storage"],
               hooks["Trace"],
               host};
-#ifdef __GLIBC__
-  // Steps of ATen's allocate their results anew at every run, and mapping what was given back to the system costs more
-  // than computing it (ResNet-18, training: 202 ms a step instead of 168). So the heap is not trimmed; the threshold for
-  // blocks outside of it, which has to be set beside that, is where glibc's own moves to.
-  if (host) mallopt(M_MMAP_THRESHOLD, 32 << 20), mallopt(M_TRIM_THRESHOLD, 1 << 30);
-#endif
 }
 
 OpTraits op_traits(const std::string& name) {
