@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
 
-
 #include <algorithm>
 #include <iterator>
 #include <map>

@@ -7,12 +7,11 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+
 #include "device.h"
 #include "recorder.h"
 #include "up.h"
-
-
-#include <atomic>
 
 namespace py = pybind11;
 

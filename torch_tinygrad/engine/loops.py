@@ -15,7 +15,8 @@ from tinygrad.codegen.opt import KernelOptError, Opt, OptOps, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
 
-# Elements that are worth a thread (AdamW on 100,000: 0.3 of eager's time, on one thread 0.5), and elements that a line of the cache holds.
+# Elements that are worth a thread (AdamW on tensors of 100,000: 0.3 of eager's time, on one thread 0.5), and elements
+# that a line of the cache holds.
 _ELEMENTS_A_THREAD = 16 << 10
 _LINE = 16
 # On devices with groups of threads: elements a thread, and threads a group.
