@@ -90,8 +90,10 @@ def main() -> None:
     from . import harness, report
 
     load_groups()
-    wanted = [w for w in harness.WORKLOADS.values() if _selected(w.name, w.group, arguments.only)]
-    parts = [p for p in ALONE if _selected(p, p, arguments.only)]
+    groups = {*ALONE, *(w.group for w in harness.WORKLOADS.values())}
+    only = {word: word in groups for word in map(str.lower, arguments.only)}
+    wanted = [w for w in harness.WORKLOADS.values() if _selected(w.name, w.group, only)]
+    parts = [p for p in ALONE if _selected(p, p, only)]
     if arguments.list:
         print("\n".join([*(f"{w.group:10} {w.name}" for w in wanted), *parts]))
         return
@@ -130,8 +132,9 @@ def save(results: dict, file: str | None) -> None:
         Path(file).write_text(json.dumps(results, indent=1))
 
 
-def _selected(name: str, group: str, only: list[str]) -> bool:
-    return not only or any(word.lower() == group or word.lower() in name.lower() for word in only)
+def _selected(name: str, group: str, only: dict[str, bool]) -> bool:
+    """Whether one of these words names it: a group's name that group alone, any other what has it in its name."""
+    return not only or any(word == group if is_group else word in name.lower() for word, is_group in only.items())
 
 
 if __name__ == "__main__":

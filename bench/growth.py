@@ -119,7 +119,7 @@ def measure(quick: bool) -> Table:
     )
     sizes = [100, 300, 1000] if quick else [100, 1000, 10_000, 100_000]
     trace_growth(table, "nodes in a loop of writes", loop, [n // 2 for n in sizes])
-    trace_growth(table, "nodes in a trace of updates", updates, sizes[:2] if quick else [100, 300, 1000])
+    trace_growth(table, "nodes in a trace of updates", updates, sizes[:2] if quick else sizes[:3])
     batches = [8, 64, 512] if quick else [8, 64, 512, 4096, 32768]
     add(table, "batch size: replay", batches, batch_growth(batches))
     live = [100, 1000] if quick else [1000, 10_000, 100_000]

@@ -47,3 +47,30 @@ def test_a_network_trains():
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+def test_gradients_are_scaled_as_on_the_cpu():
+    """A scale that grows every second step, and falls where a gradient is not finite; nothing runs on the CPU."""
+    before = torch.tiny.stats()["fallbacks"]
+    histories = []
+    for device in ("cpu", "tiny"):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        model.to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler(device, init_scale=4.0, growth_interval=2)
+        history = []
+        for step in range(7):
+            x = torch.full((3, 8), torch.inf if step == 4 else step + 1.0).to(device)
+            optimizer.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.unscale_(optimizer)
+            norm = model.weight.grad.norm().item()
+            scaler.step(optimizer)
+            scaler.update()
+            history.append((scaler.get_scale(), norm, model.weight.sum().item()))
+        histories.append(history)
+    cpu, tiny = (torch.tensor(h) for h in histories)
+    assert cpu[:, 0].unique().numel() > 2
+    torch.testing.assert_close(tiny, cpu, equal_nan=True)
+    assert torch.tiny.stats()["fallbacks"] == before

@@ -204,6 +204,24 @@ def test_results_that_aten_made_are_counted_and_given_back():
     assert torch.tiny.memory_allocated() == before
 
 
+def test_long_traces_are_computed_in_pieces():
+    """Updates of one another that no loop rolls up: kernels stay small, as compiling one takes the square of its size."""
+
+    def run(device: str) -> tuple[list[torch.Tensor], int]:
+        tensors = [(values(16).double() + i).to(device) for i in range(7)]
+
+        def update() -> None:
+            for i in range(300):
+                tensors[i % 7].mul_(0.5).add_(tensors[(i * i) % 7])
+
+        return tensors, kernels_of(update)
+
+    (expected, _), (got, taken) = run("cpu"), run("tiny")
+    assert 2 <= taken <= 60
+    for theirs, ours in zip(expected, got, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
 # ---------------------------------------------------------------------------------------------------------------- sums
 
 

@@ -16,8 +16,10 @@ from tinygrad.uop.ops import AxisType, GroupOp, KernelInfo, Ops, UOp
 
 from .order import Call, slots
 
-# Buffers that a kernel may have on every device (Metal binds 31), and groups that a kernel is tried with.
+# Buffers that a kernel may have on every device (Metal binds 31), operations, as the time that tinygrad takes for one
+# kernel grows with their square, and groups that a kernel is tried with.
 _MOST_BUFFERS = 24
+_MOST_OPERATIONS = 500
 _MOST_TRIES = 8
 
 _PLAIN = {Ops.REDUCE, Ops.PARAM, Ops.CONST, Ops.RANGE, Ops.INDEX, Ops.STORE, Ops.END, Ops.SINK, *GroupOp.Elementwise}
@@ -144,7 +146,8 @@ def _joined(group: Kernel, kernel: Kernel, buffers: list[UOp], same: dict[UOp, U
     if group.loops != kernel.loops or (kernel.sums and kernel.sums != sums):
         return None
     stores = group.stores | {e: value.substitute(group.stores, walk=True) for e, value in kernel.stores.items()}
-    if not _are_side_by_side([u for u in UOp.sink(*stores.values()).toposort() if u.op is Ops.REDUCE], sums):
+    parts = UOp.sink(*stores.values()).toposort()
+    if len(parts) > _MOST_OPERATIONS or not _are_side_by_side([u for u in parts if u.op is Ops.REDUCE], sums):
         return None
     loads = Kernel(group.place, [], group.loops, sums, stores).loads
 
