@@ -205,7 +205,7 @@ def test_results_that_aten_made_are_counted_and_given_back():
 
 
 def test_long_traces_are_computed_in_pieces():
-    """Updates of one another that no loop rolls up: kernels stay small, as compiling one takes the square of its size."""
+    """Updates of one another that no loop rolls up: kernels stay small, as compiling one takes its size squared."""
 
     def run(device: str) -> tuple[list[torch.Tensor], int]:
         tensors = [(values(16).double() + i).to(device) for i in range(7)]

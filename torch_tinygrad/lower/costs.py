@@ -11,7 +11,8 @@ _SLOW = {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY}
 # A store and a load cost about as much as one slow function, or as reading this many operands.
 _SLOW_COST, _WORTH = 6, 6
 _MOST = 1 << 20
-_DEEP = 64
+# The time that tinygrad takes grows with the square of what is computed at once: so that never gets deep.
+_DEEP = 128
 
 
 class Costs:
@@ -28,15 +29,17 @@ class Costs:
             self.known[u] = min(_MOST, below + (_SLOW_COST if u.op in _SLOW else 0))
         return 1 if _is_stored(value) else self.known[value]
 
-    def is_deep(self, value: Tensor) -> bool:
-        """Whether very many operations lie between this value and what is stored."""
-        for u in value.uop.toposort(lambda u: u not in self.depths and not _is_stored(u)):
-            below = (self.depths.get(s, 0) for s in u.src if not _is_stored(s))
-            self.depths[u] = 1 + max(below, default=0)
-        return self.depths.get(value.uop, 0) >= _DEEP
+    def depth(self, value: UOp) -> int:
+        """The operations one after another between this value and what is stored."""
+        for u in value.toposort(lambda u: u not in self.depths and not _is_stored(u)):
+            self.depths[u] = 1 + max((self.depths.get(s, 0) for s in u.src), default=0)
+        return self.depths.get(value, 0)
 
-    def is_worth_storing(self, value: Tensor) -> bool:
-        return value.numel() >= SMALL and self.of(value.uop) >= _WORTH
+    def is_stored_now(self, value: Tensor, is_shared: bool) -> bool:
+        """Whether to store it before anybody reads it: `is_shared` says that several kernels would compute it."""
+        if self.depth(value.uop) >= _DEEP:
+            return True
+        return is_shared and value.numel() >= SMALL and self.of(value.uop) >= _WORTH
 
 
 def _is_stored(u: UOp) -> bool:

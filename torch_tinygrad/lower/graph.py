@@ -30,9 +30,6 @@ from .steps import AtenStep, Steps
 from .storages import Flat
 from .threads import SMALL, has_groups, writing_in_place
 
-# Nodes after which values that are far from anything stored are.
-PIECE = 64
-
 # Operators that change a few elements of their first argument.
 UPDATES = {
     "aten::index_put", "aten::_index_put_impl", "aten::index_copy", "aten::index_add", "aten::index_fill.int_Scalar",
@@ -93,7 +90,6 @@ class _Builder:
         self.shifts: dict[int, Shift] = {}
         self.shared: set[Region | None] = set()  # results of the present node that several kernels read
         self.steps = Steps(trace, graph)
-        self.changed: set[int] = set()  # storages that were written since deep values were stored
         self.costs = Costs()
         self.add_flats()
         # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
@@ -109,17 +105,6 @@ class _Builder:
                 self.node(node)
             except Exception as error:
                 raise NodeError(node, error) from error
-            if t % PIECE == PIECE - 1:
-                self.store_deep_values()
-
-    def store_deep_values(self) -> None:
-        """tinygrad takes a time that grows with the square of what is computed at once: so that never grows far."""
-        for number in self.changed:
-            flat = self.graph.flats[number]
-            is_plain = flat.value is not None and flat.numbers is None and not flat.patches
-            if is_plain and self.costs.is_deep(flat.value):
-                flat.replace(held(flat.value, self.graph.device))
-        self.changed.clear()
 
     def add_flats(self) -> None:
         """One for each storage, those that decompositions added included."""
@@ -239,11 +224,10 @@ class _Builder:
             if tuple(result.shape) != out.size:
                 result = result.expand(out.size)
             self.note_origin(node.op, result)
-            if out in self.shared and isinstance(result, Tensor) and self.costs.is_worth_storing(result):
+            if isinstance(result, Tensor) and self.costs.is_stored_now(result, is_shared=out in self.shared):
                 self.write_held(node, out, result)
             else:
                 self.graph.flats[out.storage].write(out, result)
-            self.changed.add(out.storage)
             if self.follows_channels_last(node, out):
                 self.steps.with_channels_last.add(out.storage)
 
