@@ -21,6 +21,7 @@ CASES = {
     "pointwise_line": ((2, 64, 9), (64, 64, 1), (2,), (0,), (1,), (True, True, True)),
     "pointwise_volume": ((2, 32, 3, 4, 4), (48, 32, 1, 1, 1), (1, 2, 2), (0, 0, 0), (1, 1, 1), (True, True, True)),
     "pointwise_many_places": ((4, 16, 16, 16), (16, 16, 1, 1), (1, 1), (0, 0), (1, 1), (False, False, False)),
+    "pointwise_many_places_by_steps": ((4, 16, 32, 16), (16, 16, 1, 1), (2, 2), (0, 0), (1, 1), (False, False, False)),
     "pointwise_padded": ((2, 64, 4, 4), (64, 64, 1, 1), (2, 2), (1, 1), (1, 1), (False, False, True)),
     "many_weights": ((2, 32, 2, 2), (64, 32, 3, 3), (1, 1), (1, 1), (1, 1), (False, False, True)),
     "many_weights_by_steps": ((2, 32, 5, 4), (64, 32, 3, 3), (2, 2), (1, 1), (1, 1), (False, False, True)),

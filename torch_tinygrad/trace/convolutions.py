@@ -4,7 +4,8 @@ call, which costs more than it saves.
 Two threads, milliseconds as a convolution → as products (batch, channels, size → channels, kernel): gradient of the
 weights of 16, 512, 2 → 512, 3: 3.0 → 1.7; of 16, 256, 4 → 512, 3 by steps of two: 1.5 → 0.9; forward, input and weights
 of 16, 256, 4 → 512, 1 by steps of two: 0.21, 0.22, 0.19 → 0.11, 0.10, 0.10; of 16, 1024, 4 → 256, 1: 1.1, 1.3, 2.1 →
-0.8, 1.1, 1.2. With more places the library is ahead: 16, 64, 16 → 256, 1: 0.7 → 0.9.
+0.8, 1.1, 1.2. With more places the library is ahead: 16, 64, 16 → 256, 1: 0.7 → 0.9; 8, 256, 56 → 512, 1 by steps of
+two: 7.7, 8.3, 8.0 → 10.3, 8.2, 9.0.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Geometry:
         """Whether it is the product of each place's channels with one matrix, and better that."""
         if prod(self.weight.size[2:]) != 1 or any(self.padding):
             return False
-        return prod(self.stride) > 1 or self.places <= 4 * max(self.weight.size[:2])
+        return self.places <= (8 if prod(self.stride) > 1 else 4) * max(self.weight.size[:2])
 
     @property
     def has_many_weights(self) -> bool:
