@@ -24,6 +24,9 @@ _MOST_TRIES = 8
 
 _PLAIN = {Ops.REDUCE, Ops.PARAM, Ops.CONST, Ops.RANGE, Ops.INDEX, Ops.STORE, Ops.END, Ops.SINK, *GroupOp.Elementwise}
 
+# Those over the elements, and those that each is summed up over.
+Loops = tuple[tuple[UOp, ...], tuple[UOp, ...]]
+
 
 @dataclass(eq=False)
 class Kernel:
@@ -84,22 +87,22 @@ def merged(
 
 def _candidates(calls: list[Call], buffers: list[UOp], with_sums: bool) -> Iterator[Kernel]:
     """Kernels that share a buffer with another one of the same loops."""
-    found: dict[int, tuple] = {}
+    found: dict[int, tuple[tuple[UOp, ...], list[UOp], Loops]] = {}
     for i, call in enumerate(calls):
         if (loops := _loops(call.uop.src[0])) is not None and (with_sums or not loops[1]):
-            found[i] = (tuple(r.src[0] for r in loops[0]), get_call_arg_uops(call.uop))
-    uses = Counter((sizes, buffer) for sizes, arguments in found.values() for buffer in set(arguments))
+            found[i] = (tuple(r.src[0] for r in loops[0]), get_call_arg_uops(call.uop), loops)
+    uses = Counter((sizes, buffer) for sizes, arguments, _ in found.values() for buffer in set(arguments))
     numbers: dict[UOp, int] = {}
-    for i, (sizes, arguments) in found.items():
+    for i, (sizes, arguments, (over, sums)) in found.items():
         if all(b.op is Ops.BUFFER for b in arguments) and any(uses[sizes, b] > 1 for b in arguments):
             for buffer in arguments:
                 if buffer not in numbers:
                     numbers[buffer] = len(buffers)
                     buffers.append(buffer)
-            yield _numbered(i, calls[i].uop, [numbers[b] for b in arguments])
+            yield _numbered(i, calls[i].uop, over, sums, [numbers[b] for b in arguments])
 
 
-def _loops(sink: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]] | None:
+def _loops(sink: UOp) -> Loops | None:
     """The loops over the elements of a kernel that stores one value for each, and those it sums that up over."""
     if sink.op is not Ops.SINK or len(sink.src) != 1 or (end := sink.src[0]).op is not Ops.END:
         return None
@@ -123,10 +126,8 @@ def _are_side_by_side(reduces: list[UOp], sums: tuple[UOp, ...]) -> bool:
     return not any(v.op is Ops.REDUCE for u in reduces for v in u.src[0].backward_slice_with_self)
 
 
-def _numbered(i: int, call: UOp, numbers: list[int]) -> Kernel:
-    end, found = call.src[0].src[0], _loops(call.src[0])
-    assert found is not None
-    loops, sums = found
+def _numbered(i: int, call: UOp, loops: tuple[UOp, ...], sums: tuple[UOp, ...], numbers: list[int]) -> Kernel:
+    end = call.src[0].src[0]
     places = {r: r.replace(arg=(axis, r.arg[-1])) for axis, r in enumerate((*loops, *sums))}
     places |= _renumbered(end, numbers)
     element, value = end.src[0].substitute(places, walk=True).src

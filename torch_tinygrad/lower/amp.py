@@ -10,15 +10,11 @@ from .registry import lowers
 aten = torch.ops.aten
 
 
-def is_finite(x: Tensor) -> Tensor:
-    return ~(x.isinf() | x.isnan())
-
-
 @lowers(aten._amp_foreach_non_finite_check_and_unscale.default)
 def unscale(gradients: list[Tensor], found: Tensor, inverse_scale: Tensor) -> list[Tensor]:
     """The gradients times the inverse of the scale, and 1 where one of them, or one before them, is not finite."""
     for gradient in gradients:
-        found = is_finite(gradient).all().where(found, 1.0)
+        found = gradient.isfinite().all().where(found, 1.0)
     return [*((g.float() * inverse_scale).cast(g.dtype) for g in gradients), found]
 
 
@@ -28,5 +24,5 @@ def update_scale(scale: Tensor, steps: Tensor, found: Tensor, growth: float, bac
     failed, counted = found != 0, steps + 1
     grown = scale * growth
     grows = counted == interval
-    next_scale = failed.where(scale * backoff, (grows & is_finite(grown)).where(grown, scale))
+    next_scale = failed.where(scale * backoff, (grows & grown.isfinite()).where(grown, scale))
     return next_scale, (failed | grows).where(0, counted)

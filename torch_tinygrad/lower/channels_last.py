@@ -14,9 +14,8 @@ from math import prod
 
 import torch
 
+from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Node, Region
-
-from .shape import strides_of
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.trace.geometry import strides_of
+
 from .nonzero import mask_indices, true_positions
 from .registry import Meta, lowers
-from .shape import positions, positive, strides_of, zeros
+from .shape import positions, positive, zeros
 
 aten = torch.ops.aten
 

@@ -10,8 +10,10 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import AddrSpace, DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
+from torch_tinygrad.trace.geometry import strides_of
+
 from .registry import Meta, lowers, result_dtype
-from .shape import positions, strides_of, zeros
+from .shape import positions, zeros
 from .threads import LANES, call, in_parallel, lanes_of, thread_ranges
 
 aten = torch.ops.aten

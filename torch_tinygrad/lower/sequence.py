@@ -16,13 +16,13 @@ from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 from torch_tinygrad.trace.batch import Loop, Slot, moves
 from torch_tinygrad.trace.forms import schema_of
+from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region
 from torch_tinygrad.trace.pointwise import COPY, FILL
 from torch_tinygrad.trace.sequence import nests
 
 from .loops import Loops, run
 from .registry import LOWERINGS, TO_TINY, Lowering, Meta
-from .shape import strides_of
 from .storages import Flat
 from .threads import fresh, writing_in_place
 

@@ -3,7 +3,6 @@ backwards of views. Everything is movement and masks, so that it fuses into its 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -29,11 +28,6 @@ def positions(size: int, dim: int = 0, ndim: int = 1) -> Tensor:
 def zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:
     """Zeros that fold into their users instead of becoming a buffer."""
     return Tensor.full(shape, 0, dtype=dtype, buffer=False)
-
-
-def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Contiguous strides."""
-    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 @lowers(aten.cat.default)

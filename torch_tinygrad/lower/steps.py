@@ -10,6 +10,7 @@ from tinygrad import Tensor
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.trace.forms import schema_of
+from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Node, Number, Region, Trace
 
 from .channels_last import activations_of, is_same_layout, is_small_part, order_of, strides_in, weight_of
@@ -17,7 +18,6 @@ from .complex import parts_region
 from .in_place import held
 from .regions import covers
 from .registry import TO_TINY, Meta
-from .shape import strides_of
 from .threads import is_stored
 
 if TYPE_CHECKING:

@@ -15,12 +15,13 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
+from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Region
 
 from .gather import take_rows
 from .order import sort_order
 from .registry import cast
-from .shape import positions, strides_of
+from .shape import positions
 from .threads import LANES, call, fresh, in_parallel, is_writing_in_place, stored, thread_ranges
 
 # Elementwise chains this short are cheaper than a kernel of their own, and fuse with their neighbours.

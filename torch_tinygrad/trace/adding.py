@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
+from .geometry import strides_of
 from .nodes import Node, Number, Region, Storage
 
 
@@ -18,8 +18,7 @@ class Nodes:
 
     def new(self, like: Region, *size: int) -> Region:
         """A contiguous region in a storage of its own."""
-        stride = tuple(prod(size[d + 1 :]) for d in range(len(size)))
-        region = Region(len(self.storages), like.dtype, size, stride, 0)
+        region = Region(len(self.storages), like.dtype, size, strides_of(size), 0)
         self.storages.append(Storage(region.numel * like.dtype.itemsize, False, False))
         return region
 

@@ -17,6 +17,7 @@ from math import prod
 import torch
 
 from .adding import Nodes, transposed
+from .geometry import strides_of
 from .nodes import Node, Number, Region, Trace, plain
 from .pointwise import FILL
 
@@ -88,12 +89,12 @@ def as_matrix(weight: Region) -> Region:
 def channels_last(matrix: Region, size: tuple[int, ...]) -> Region:
     """A matrix of (places, channels) as what it is in a tensor of this size."""
     channels, places = size[1], size[2:]
-    inner = tuple(channels * prod(places[d + 1 :]) for d in range(len(places)))
+    inner = (channels * stride for stride in strides_of(places))
     return matrix.at(size=size, stride=(channels * prod(places), 1, *inner))
 
 
 def contiguous(region: Region, size: tuple[int, ...]) -> Region:
-    return region.at(size=size, stride=tuple(prod(size[d + 1 :]) for d in range(len(size))))
+    return region.at(size=size, stride=strides_of(size))
 
 
 def by_places(region: Region, nodes: Nodes) -> Region:

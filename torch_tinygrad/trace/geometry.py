@@ -86,6 +86,11 @@ def covers(n: int, size: Sequence[int], stride: Sequence[int], offset: int) -> b
     return offset == 0 and _merged([(z, s) for _, z, s, _ in dims]) in ([], [(n, 1)]) and len(dims) == _real_dims(size)
 
 
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Contiguous strides."""
+    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
 def is_contiguous(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Row-major without gaps; strides of size-1 dimensions do not matter."""
     expected = 1
