@@ -37,7 +37,7 @@ class Settings:
     budget_seconds: float = 40.0
     # On a loaded machine, processor time of one thread is what repeats.
     clock: Callable[[], float] = time.perf_counter
-    round_seconds: float = 0.05
+    round_seconds: float = 0.25
 
 
 @dataclass
@@ -162,8 +162,7 @@ def measure(work: Workload, settings: Settings) -> Result:
             if spent[who] > settings.budget_seconds and len(times[who]) >= 2:
                 continue
             start = time.perf_counter()
-            if calls[who] > 1:
-                steps[who]()  # threads of the last contender come to rest, caches fill
+            steps[who]()  # threads of the last contender come to rest, caches fill
             kernels = torch.tiny.stats()["kernels"] if who == TINY else 0
             took, _ = timed(steps[who], settings.clock, calls[who])
             if who == TINY:

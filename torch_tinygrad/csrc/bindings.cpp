@@ -8,6 +8,7 @@
 #include "device.h"
 #include "disk.h"
 #include "flush.h"
+#include "products.h"
 #include "program.h"
 #include "python.h"
 #include "ranges.h"
@@ -99,6 +100,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_up", &set_up);
   m.def("register_recorder", &register_recorder);
   m.def("wait_for_autograd", &wait_for_autograd);
+  m.def("onednn_multiplies_faster", &onednn_multiplies_faster);
   m.def("stats", &stats_dict);
   m.def("reset_stats", [] {
     DeviceLock lock;
