@@ -1,4 +1,4 @@
-"""`python -m bench`: runs the workloads, each in a process of its own, and writes the tables, the plot and JSON."""
+"""`python -m bench`: runs the workloads, contenders in processes of their own; writes the tables, the plot and JSON."""
 
 from __future__ import annotations
 
@@ -8,21 +8,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-GROUPS = ("chains", "fused", "matmul", "optimizer", "cnn", "gpt", "lstm")
+from . import contender, harness, report
+
 ALONE = ("setitem", "record", "train", "startup", "memory", "growth")
-# For PyTorch, and so for kernels of `tiny`; for tinygrad.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CPU_COUNT": "1", "THREADS": "0"}
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def load_groups(groups: tuple[str, ...] = GROUPS) -> None:
-    import importlib
-
-    for group in groups:
-        importlib.import_module(f"bench.{group}")
 
 
 def parse() -> argparse.Namespace:
@@ -36,38 +27,37 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-inductor", action="store_true", help="leave torch.compile out")
     parser.add_argument("--no-tinyjit", action="store_true", help="leave tinygrad itself out")
     parser.add_argument("--write", action="store_true", help="renew the tables and the plot in docs/")
-    parser.add_argument("--timeout", type=int, default=900, help="seconds a workload may take (default: %(default)s)")
+    parser.add_argument(
+        "--timeout",
+        type=int,
+        default=900,
+        help="seconds a contender's first steps may take, or a part of the suite (default: %(default)s)",
+    )
     parser.add_argument(
         "--one-thread", action="store_true", help="processor time of one thread: repeats even on a loaded machine"
     )
     parser.add_argument("--list", action="store_true", help="name the workloads and stop")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def run_child(arguments: argparse.Namespace) -> None:
-    """Measures one workload here and writes its result to --json."""
-    from . import harness
-
-    load_groups()
+def settings_of(arguments: argparse.Namespace) -> harness.Settings:
     without = {harness.INDUCTOR} if arguments.no_inductor else set()
     without |= {harness.TINYJIT} if arguments.no_tinyjit else set()
-    settings = harness.Settings(
+    return harness.Settings(
         repeats=2 if arguments.quick else arguments.repeats,
         quick=arguments.quick,
         contenders=tuple(c for c in harness.ORDER if c not in without),
-        budget_seconds=5 if arguments.quick else 40,
-        clock=time.process_time if arguments.one_thread else time.perf_counter,
+        budget_seconds=5 if arguments.quick else 20,
+        patience=arguments.timeout,
+        one_thread=arguments.one_thread,
     )
-    result = harness.measure(harness.WORKLOADS[arguments.child], settings)
-    Path(arguments.json).write_text(json.dumps(result.as_dict()))
 
 
 def spawn(module: list[str], arguments: argparse.Namespace, file: str) -> dict | None:
     """Runs a part of the suite in a process of its own; what it wrote, or None."""
     command = [sys.executable, "-m", *module, "--json", file]
     command += ["--quick"] if arguments.quick else []
-    environment = {**os.environ, **(ONE_THREAD if arguments.one_thread else {})}
+    environment = {**os.environ, **(contender.ONE_THREAD if arguments.one_thread else {})}
     try:
         finished = subprocess.run(
             command, cwd=ROOT, timeout=arguments.timeout, capture_output=True, text=True, env=environment
@@ -84,12 +74,7 @@ def spawn(module: list[str], arguments: argparse.Namespace, file: str) -> dict |
 
 def main() -> None:
     arguments = parse()
-    if arguments.child:
-        run_child(arguments)
-        return
-    from . import harness, report
-
-    load_groups()
+    contender.load_groups()
     groups = {*ALONE, *(w.group for w in harness.WORKLOADS.values())}
     only = {word: word in groups for word in map(str.lower, arguments.only)}
     wanted = [w for w in harness.WORKLOADS.values() if _selected(w.name, w.group, only)]
@@ -102,14 +87,8 @@ def main() -> None:
     results: dict = {"machine": report.machine(), "workloads": [], "parts": {}}
     print(report.TABLE_HEAD)
     with tempfile.TemporaryDirectory() as folder:
-        for number, work in enumerate(wanted):
-            flags = ["--repeats", str(arguments.repeats)]
-            flags += ["--no-inductor"] if arguments.no_inductor else []
-            flags += ["--no-tinyjit"] if arguments.no_tinyjit else []
-            flags += ["--one-thread"] if arguments.one_thread else []
-            found = spawn(["bench", "--child", work.name, *flags], arguments, f"{folder}/{number}.json")
-            if found is None:
-                found = harness.Result(work.name, work.group, errors={"all": "did not finish"}).as_dict()
+        for work in wanted:
+            found = harness.measure(work, settings_of(arguments)).as_dict()
             results["workloads"].append(found)
             print(report.table_row(found), flush=True)
             save(results, arguments.json)

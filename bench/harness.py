@@ -1,4 +1,4 @@
-"""Measures contenders interleaved in one process, checks that they agree, and says how they compare.
+"""What a workload is, what a result is, and how contenders are compared.
 
 Load on a machine comes and goes: each round runs every contender once, so a ratio is taken within a round, and the
 median over rounds is reported.
@@ -6,10 +6,9 @@ median over rounds is reported.
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
-import traceback
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -33,11 +32,17 @@ class Settings:
     repeats: int = 7
     quick: bool = False
     contenders: tuple[str, ...] = ORDER
-    # What a contender may take in all its rounds, and what a round of a fast one should take at least.
-    budget_seconds: float = 40.0
-    # On a loaded machine, processor time of one thread is what repeats.
-    clock: Callable[[], float] = time.perf_counter
+    # What a contender may take in all its rounds, what a round should take at least, and how long to wait for the first
+    # steps or a round.
+    budget_seconds: float = 20.0
     round_seconds: float = 0.25
+    patience: float = 600.0
+    # On a loaded machine, processor time of one thread is what repeats.
+    one_thread: bool = False
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        return time.process_time if self.one_thread else time.perf_counter
 
 
 @dataclass
@@ -121,61 +126,57 @@ def timed(step: Step, clock: Callable[[], float], calls: int = 1) -> tuple[float
     return (clock() - start) / calls, result
 
 
-WARM_UP = 4
-
-
 def measure(work: Workload, settings: Settings) -> Result:
+    from .contender import Contender, Failed
+
     result = Result(work.name, work.group, goals=dict(work.goals), tolerance=work.tolerance)
-    steps: dict[str, Step] = {}
-    calls: dict[str, int] = {}
-    reference = None
-    gc.collect()
-    builders = work.build(settings)
-    for who in ORDER:
-        if who not in builders or who not in settings.contenders:
-            continue
-        try:
-            step = builders[who]()
-            result.first_ms[who], value = timed(step, settings.clock)
-            outcome = [to_host(value)]
-            result.first_ms[who] *= 1e3
-            warm = float("inf")
-            # The same number of calls for everyone: a training step changes its state.
-            for _ in range(WARM_UP - 1):
-                took, value = timed(step, settings.clock)
-                warm = min(warm, took)
-                outcome.append(to_host(value))
-            calls[who] = max(1, min(1000, int(settings.round_seconds / max(warm, 1e-6))))
-            steps[who] = step
+    contenders: dict[str, Contender] = {}
+    times: dict[str, list[float]] = defaultdict(list)
+    spent: dict[str, float] = defaultdict(float)
+    names = set(work.build(settings))
+
+    def drop(who: str, reason: Failed) -> None:
+        """One that fails is a finding, and the others still run."""
+        result.errors[who] = str(reason)
+        contenders.pop(who).stop()
+
+    try:
+        reference = None
+        for who in (w for w in ORDER if w in names and w in settings.contenders):
+            contenders[who] = Contender(work, who, settings)
+            try:
+                result.first_ms[who], outcome = contenders[who].warm_up()
+            except Failed as reason:
+                drop(who, reason)
+                continue
             if reference is None:
                 reference = outcome
             else:
                 result.difference[who] = difference(reference, outcome)
-        except Exception as error:  # a contender that fails is a finding, and the others still run
-            traceback.print_exc()
-            result.errors[who] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
-    times: dict[str, list[float]] = {who: [] for who in steps}
-    spent = dict.fromkeys(steps, 0.0)
-    for number in range(settings.repeats):
-        order = list(steps)
-        for who in order[number % len(order) :] + order[: number % len(order)] if order else []:
-            if spent[who] > settings.budget_seconds and len(times[who]) >= 2:
-                continue
-            start = time.perf_counter()
-            steps[who]()  # threads of the last contender come to rest, caches fill
-            kernels = torch.tiny.stats()["kernels"] if who == TINY else 0
-            took, _ = timed(steps[who], settings.clock, calls[who])
-            if who == TINY:
-                result.kernels = (torch.tiny.stats()["kernels"] - kernels) // calls[who]
-            times[who].append(took)
-            spent[who] += time.perf_counter() - start
+        for number in range(settings.repeats):
+            order = list(contenders)
+            first = number % max(len(order), 1)
+            for who in order[first:] + order[:first]:
+                if len(times[who]) >= 2 and spent[who] > settings.budget_seconds:
+                    continue
+                start = time.perf_counter()
+                try:
+                    took, kernels = contenders[who].round()
+                except Failed as reason:
+                    drop(who, reason)
+                    continue
+                times[who].append(took)
+                spent[who] += time.perf_counter() - start
+                result.kernels = kernels or result.kernels
+    finally:
+        for contender in contenders.values():
+            contender.stop()
     result.rounds = max((len(t) for t in times.values()), default=0)
     result.milliseconds = {who: statistics.median(t) * 1e3 for who, t in times.items() if t}
-    if times.get(TINY):
-        for who, measured in times.items():
-            if who != TINY and measured:
-                pairs = zip(times[TINY], measured, strict=False)
-                result.ratios[who] = statistics.median(mine / theirs for mine, theirs in pairs)
+    for who, measured in times.items():
+        if who != TINY and measured and times.get(TINY):
+            pairs = zip(times[TINY], measured, strict=False)
+            result.ratios[who] = statistics.median(mine / theirs for mine, theirs in pairs)
     return result
 
 
