@@ -30,6 +30,7 @@ class AtenCall:
 
     def __init__(self, step: AtenStep, operands: list[int]):
         self.step, self.operands = step, operands
+        self.writes = operands[: step.count_results()]
         self.overload = overload_of(step.op)
         self.bytes_moved = sum(map(nbytes, (*step.inputs, *step.results)))
 

@@ -11,6 +11,8 @@ from tinygrad import Device, dtypes
 from tinygrad.device import Buffer, BufferSpec
 from tinygrad.helpers import to_mv
 
+from .marks import LAST_WRITES
+
 # Uploads go through staging memory that stays taken until the device was waited for: larger ones go in pieces, and
 # after so many the device is waited for.
 PIECE = 16 << 20
@@ -56,6 +58,7 @@ def new_buffer(index: int, nbytes: int) -> Buffer:
 def write(buffer: Buffer, data: memoryview) -> None:
     """Copies bytes into a buffer, after everything that was started on it before."""
     allocator, device = buffer.allocator, Device[buffer.device]
+    LAST_WRITES.pop(buffer, None)
     if len(getattr(device, "pending_copyin", ())) >= MAX_PENDING:
         device.synchronize()
     if data.nbytes <= PIECE or not has_views(buffer.device):
@@ -71,7 +74,9 @@ def write(buffer: Buffer, data: memoryview) -> None:
 def read(buffer: Buffer, offset: int, destination: memoryview) -> None:
     """Copies bytes out of a buffer, after everything that was started on it before."""
     allocator = buffer.allocator
-    if offset == 0 and destination.nbytes == buffer.nbytes:
+    if (mark := LAST_WRITES.get(buffer)) is not None:
+        mark.read(allocator._offset(buffer._buf, destination.nbytes, offset), destination)
+    elif offset == 0 and destination.nbytes == buffer.nbytes:
         allocator._copyout(destination, buffer._buf)
     elif has_views(buffer.device):
         allocator._copyout(destination, allocator._offset(buffer._buf, destination.nbytes, offset))

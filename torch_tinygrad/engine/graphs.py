@@ -22,6 +22,7 @@ class Batch:
 
     def __init__(self, device: str, kernels: list[Kernel], calls: list[UOp]):
         self.device, self.kernels = device, kernels
+        self.writes = [i for kernel in kernels for i in kernel.writes]
         self.calls: list[UOp] | None = calls
         self.replay: Callable[[Operands], None] | None = None
         self.ran = False

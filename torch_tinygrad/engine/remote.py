@@ -23,6 +23,7 @@ from .aten import AtenCall
 from .devices import ARENAS, activate, allocate, has_views, write
 from .graphs import Batch
 from .layout import ARENA, CONSTANT, FLOATS, INPUT, INTS, OUTPUT, Operand, lay_out
+from .marks import LAST_WRITES, Mark, new_mark
 from .schedule import Schedule
 
 # Kernels in a program's first graph; each further one holds twice as many. The device starts on the first while the
@@ -30,7 +31,13 @@ from .schedule import Schedule
 FIRST_BATCH = 32
 
 
+# Bytes of a result that somebody may well be waiting for, such as a loss: a graph ends where it is ready.
+_AWAITED = 8
+
+
 class Step(Protocol):
+    writes: list[int]  # operands
+
     def run(self, operands: Operands) -> None: ...
 
 
@@ -82,6 +89,7 @@ class Kernel:
         info: ProgramInfo = program.arg
         self.program, self.info = program, info
         self.operands = [operands[i] for i in info.globals]
+        self.writes = [operands[i] for i in info.outs]
         self.runtime = get_runtime(device, program)
         self.sizes: dict[str, Any] = {"vals": info.vals({})}
         self.sizes["global_size"], self.sizes["local_size"] = info.launch_dims({})
@@ -104,6 +112,7 @@ class Copy:
 
     def __init__(self, destination: int, source: Buffer):
         self.destination, self.source = destination, source
+        self.writes = [destination]
 
     def run(self, operands: Operands) -> None:
         Device[operands.device].allocator._copyin(operands.opaque[self.destination], self.source.as_memoryview())
@@ -180,6 +189,7 @@ class RemoteProgram:
             self.bytes_moved += moved
         self.operands = Operands(device, list(table))
         self.steps = self._batched(steps)
+        self.marks = self._marks()
 
         for i, constant in enumerate(layout.constants):
             self.operands.set(first[CONSTANT] + i, constant)
@@ -194,6 +204,22 @@ class RemoteProgram:
             self.numbers.append((slice(self.floats, None), ints))
             self.operands.set(first[INTS], ints.buffer)
 
+    def _last_writers(self, steps: list[Step]) -> dict[int, int]:
+        """For each input and output that steps write, by the number of its buffer, the last step that does."""
+        table, end = self.operands.table, self.first[ARENA]
+        return {table[i][0]: k for k, step in enumerate(steps) for i in step.writes if table[i][0] < end}
+
+    def _marks(self) -> dict[int, tuple[Mark, list[int]]]:
+        """For steps after which somebody may read: the mark to set, and the buffers that are final then."""
+        found: dict[int, tuple[Mark, list[int]]] = {}
+        for number, k in self._last_writers(self.steps).items():
+            if k not in found:
+                if (mark := new_mark(self.device)) is None:
+                    break
+                found[k] = mark, []
+            found[k][1].append(number)
+        return found
+
     def _batched(self, steps: list[Step]) -> list[Step]:
         """Neighbouring kernels together, where the device has graphs."""
         if Device[self.device].graph is None:
@@ -203,24 +229,30 @@ class RemoteProgram:
         batch: list[Kernel] = []
         calls: list[UOp] = []
         size = FIRST_BATCH
+        awaited = {
+            k
+            for number, k in self._last_writers(steps).items()
+            if number >= self.first[OUTPUT] and self.output_bytes[number - self.first[OUTPUT]] <= _AWAITED
+        }
 
         def close() -> None:
-            nonlocal size
             if len(batch) > 1:
                 result.append(Batch(self.device, list(batch), list(calls)))
-                size *= 2
             else:
                 result.extend(batch)
             batch.clear()
             calls.clear()
 
-        for step in steps:
+        for k, step in enumerate(steps):
             if isinstance(step, Kernel):
                 call = step.as_call(self.device, self.operands.table)
                 if runner.supports_uop([Device[self.device]], call):
                     batch.append(step)
                     calls.append(call)
                     if len(batch) == size:
+                        close()
+                        size *= 2
+                    elif k in awaited:
                         close()
                     continue
             close()
@@ -243,8 +275,13 @@ class RemoteProgram:
             operands.set(i, buffer)
         for part, array in self.numbers:
             array.set(numbers[part])
-        for step in self.steps:
+        for k, step in enumerate(self.steps):
             step.run(operands)
+            if k in self.marks:
+                mark, written = self.marks[k]
+                mark.set()
+                for number in written:
+                    LAST_WRITES[operands.bases[number]] = mark
         operands.release(range(0, first[FLOATS]))
         return outputs
 
