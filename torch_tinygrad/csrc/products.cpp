@@ -3,82 +3,46 @@
 #include "products.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 namespace at::native {
 // result = beta * result + alpha * a @ b. PyTorch exports it, declares it in no header that it installs, and builds it where
-// it has oneDNN.
+// it has oneDNN. With a beta other than 0 it may crash (torch 2.13: (1, 1536) by (1536, 384) in columns), with an alpha of 0
+// it leaves the result as it is: so both are plain here.
 __attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta, float alpha);
 }  // namespace at::native
 
 namespace tiny {
 namespace {
 
-// A factor of 0 leaves mkldnn_matmul's result as it was.
-bool is_onednn_usable(const at::Tensor& out, const at::Scalar& alpha = 1) {
-  return at::native::mkldnn_matmul != nullptr && at::globalContext().userEnabledMkldnn() && out.scalar_type() == at::kFloat &&
-         (out.is_contiguous() || out.mT().is_contiguous()) && alpha.toFloat() != 0;
-}
-
-// oneDNN writes rows: a result that lies in columns is the transposed product of the transposed factors.
-void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, float beta, float alpha) {
+// Multiplies, if it can be done here. oneDNN writes rows: a result that lies in columns is the transposed product of the
+// transposed factors.
+bool multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
+  if (at::native::mkldnn_matmul == nullptr || !at::globalContext().userEnabledMkldnn() || out.scalar_type() != at::kFloat) return false;
   if (out.is_contiguous()) {
-    at::native::mkldnn_matmul(a, b, out, beta, alpha);
+    at::native::mkldnn_matmul(a, b, out, 0, 1);
+  } else if (out.mT().is_contiguous()) {
+    at::native::mkldnn_matmul(b.mT(), a.mT(), out.mT(), 0, 1);
   } else {
-    at::native::mkldnn_matmul(b.mT(), a.mT(), out.mT(), beta, alpha);
+    return false;
   }
+  return true;
 }
 
-at::Tensor& mm(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  if (!is_onednn_usable(out)) return at::mm_out(out, a, b);
-  multiply(a, b, out, 0, 1);
-  return out;
-}
-
-at::Tensor& bmm(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  if (!is_onednn_usable(out)) return at::bmm_out(out, a, b);
-  multiply(a, b, out, 0, 1);
-  return out;
-}
-
-void add_product(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha,
-                 at::Tensor& out) {
-  const float kept = beta.toFloat();
-  if (kept != 0) out.copy_(self);  // expands it
-  multiply(a, b, out, kept, alpha.toFloat());
-}
-
-at::Tensor& addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha,
-                  at::Tensor& out) {
-  if (!is_onednn_usable(out, alpha)) return at::addmm_out(out, self, a, b, beta, alpha);
-  add_product(self, a, b, beta, alpha, out);
-  return out;
-}
-
-at::Tensor& baddbmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha,
-                    at::Tensor& out) {
-  if (!is_onednn_usable(out, alpha)) return at::baddbmm_out(out, self, a, b, beta, alpha);
-  add_product(self, a, b, beta, alpha, out);
-  return out;
-}
+at::Tensor& mm(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) { return multiply(a, b, out) ? out : at::mm_out(out, a, b); }
+at::Tensor& bmm(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) { return multiply(a, b, out) ? out : at::bmm_out(out, a, b); }
 
 // ATen's schemas, so that a step of a program is either.
 TORCH_LIBRARY_FRAGMENT(tiny, m) {
   m.def("mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)");
   m.def("bmm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)");
-  m.def("addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)");
-  m.def("baddbmm.out(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)");
 }
 
 TORCH_LIBRARY_IMPL(tiny, CPU, m) {
   m.impl("mm.out", &mm);
   m.impl("bmm.out", &bmm);
-  m.impl("addmm.out", &addmm);
-  m.impl("baddbmm.out", &baddbmm);
 }
 
 }  // namespace

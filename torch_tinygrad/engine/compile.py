@@ -6,6 +6,7 @@ import gc
 
 from torch_tinygrad.lower.graph import NodeError, build, can_lift
 from torch_tinygrad.lower.sequence import can_sequence
+from torch_tinygrad.trace.addends import without_addends
 from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.convolutions import as_products
 from torch_tinygrad.trace.forms import reduce_forms
@@ -21,7 +22,7 @@ from .schedule import Schedule, schedule
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
     trace = expand_layers(Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers))
-    trace = as_products(trace, contractions.prefers_aten)
+    trace = without_addends(as_products(trace, contractions.prefers_aten), contractions.prefers_aten)
     if simplify:
         trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift, can_sequence=can_sequence)
     return build(trace, varying, device, contractions.prefers_aten, in_place, has_views(device))

@@ -108,19 +108,19 @@ def writes_directly(step: AtenStep):
     return by_onednn(step) or out_form(step.op, len(step.results))
 
 
-# Multiplications from which oneDNN is faster on processors where MKL is not at its best; its calls take 10 us longer.
-LARGE = 1 << 22
+# Where oneDNN is faster on processors that MKL is not at its best on, though its calls take 10 us longer: from so many
+# multiplications on, or elements of the second factor (a row by 384 x 1536: 112 us instead of 234).
+MANY, LARGE = 1 << 22, 1 << 17
 
 
 def by_onednn(step: AtenStep):
     """The product by oneDNN, where that is better (csrc/products.cpp)."""
     name = step.op.removeprefix("aten::")
-    if name not in ("mm", "bmm", "addmm", "baddbmm") or not _C.onednn_multiplies_faster():
+    if name not in ("mm", "bmm") or not _C.onednn_multiplies_faster():
         return None
-    a, b = step.inputs[-2:]
-    if a.dtype is not torch.float32 or prod(a.shape) * b.shape[-1] < LARGE:
-        return None
-    return getattr(torch.ops.tiny, name).out
+    a, b = step.inputs
+    is_worth_it = prod(a.shape) * b.shape[-1] >= MANY or prod(b.shape) >= LARGE
+    return getattr(torch.ops.tiny, name).out if a.dtype is torch.float32 and is_worth_it else None
 
 
 def made_by_steps(schedule: Schedule) -> list[UOp]:

@@ -66,14 +66,15 @@ class Steps:
         def place(argument, path):
             if isinstance(argument, Region):
                 paths.append(path)
-                flat = self.graph.flats[argument.storage]
-                if path[0] in activations and (found := self.channels_last(argument, node)) is not None:
+                flat, found = self.graph.flats[argument.storage], None
+                if path[0] in activations:
+                    found = self.channels_last(argument, node)
+                elif path == weight:
+                    found = self.weight_with_channels_last(argument)
+                if found is not None:
                     inputs.append(found[0])
                     operands.append(found[1])
                     arranged.append(path)
-                elif path == weight and (found := self.weight_with_channels_last(argument)) is not None:
-                    inputs.append(found[0])
-                    operands.append(found[1])
                 elif (stored := flat.stored(argument)) is not None:
                     buffer, first = stored
                     inputs.append(buffer)
