@@ -32,9 +32,10 @@ class Settings:
     repeats: int = 7
     quick: bool = False
     contenders: tuple[str, ...] = ORDER
-    # What a contender may take in all its rounds, what a round should take at least, and how long to wait for the first
-    # steps or a round.
+    # What a contender may take in all its rounds, what a round should take before it is timed and while it is, and how
+    # long to wait for the first steps or a round.
     budget_seconds: float = 20.0
+    settling_seconds: float = 0.12
     round_seconds: float = 0.25
     patience: float = 600.0
     # On a loaded machine, processor time of one thread is what repeats.

@@ -22,10 +22,10 @@ CASES = {
     "pointwise_volume": ((2, 32, 3, 4, 4), (48, 32, 1, 1, 1), (1, 2, 2), (0, 0, 0), (1, 1, 1), (True, True, True)),
     "pointwise_many_places": ((4, 16, 16, 16), (16, 16, 1, 1), (1, 1), (0, 0), (1, 1), (False, False, False)),
     "pointwise_many_places_by_steps": ((4, 16, 32, 16), (16, 16, 1, 1), (2, 2), (0, 0), (1, 1), (False, False, False)),
-    "pointwise_padded": ((2, 64, 4, 4), (64, 64, 1, 1), (2, 2), (1, 1), (1, 1), (False, False, True)),
-    "many_weights": ((2, 32, 2, 2), (64, 32, 3, 3), (1, 1), (1, 1), (1, 1), (False, False, True)),
-    "many_weights_by_steps": ((2, 32, 5, 4), (64, 32, 3, 3), (2, 2), (1, 1), (1, 1), (False, False, True)),
-    "many_weights_dilated": ((2, 32, 5, 5), (64, 32, 3, 2), (2, 1), (1, 2), (2, 2), (False, False, True)),
+    "pointwise_padded": ((2, 64, 4, 4), (64, 64, 1, 1), (2, 2), (1, 1), (1, 1), (True, True, True)),
+    "many_weights": ((2, 32, 2, 2), (64, 32, 3, 3), (1, 1), (1, 1), (1, 1), (True, True, True)),
+    "many_weights_by_steps": ((2, 32, 5, 4), (64, 32, 3, 3), (2, 2), (1, 1), (1, 1), (True, True, True)),
+    "many_weights_dilated": ((2, 32, 5, 5), (64, 32, 3, 2), (2, 1), (1, 2), (2, 2), (True, True, True)),
     "few_weights": ((4, 16, 12, 12), (16, 16, 3, 3), (1, 1), (1, 1), (1, 1), (False, False, False)),
 }
 FLOATS = {torch.float32: dict(rtol=1e-4, atol=1e-3), torch.float64: dict(rtol=1e-10, atol=1e-10)}
@@ -71,30 +71,56 @@ def contiguous(storage: int, size: tuple[int, ...]) -> Region:
     return Region(storage, torch.float32, size, torch.empty(size, device="meta").stride(), 0)
 
 
-def operators(name: str, forward: bool) -> list[str]:
+def nodes_of(name: str) -> tuple[Node, Node, list[Storage]]:
+    """The convolution, its gradients, and the storages of both."""
     x_size, w_size, stride, padding, dilation, _ = CASES[name]
     shapes = torch.empty(x_size, device="meta"), torch.empty(w_size, device="meta")
     y_size = CONVOLVE[len(stride)](*shapes, None, stride, padding, dilation).shape
     x, w, y = (contiguous(i, tuple(size)) for i, size in enumerate((x_size, w_size, y_size)))
     grad_x, grad_w = x.at(storage=3), w.at(storage=4)
     settings = (*([Number(n) for n in v] for v in (stride, padding, dilation)), Number(False), [Number(0)], Number(1))
-    if forward:
-        node = Node(FORWARD, (x, w, None, *settings), (y,))
-    else:
-        mask = [Number(True), Number(True), Number(False)]
-        node = Node(BACKWARD, (y, x, w, None, *settings, mask), (grad_x, grad_w, None))
-    storages = [Storage(r.numel * 4, True, True) for r in (x, w, y, x, w)]
-    return [n.op for n in as_products(Trace([node], storages), lambda node: True).nodes]
+    forward = Node(FORWARD, (x, w, None, *settings), (y,))
+    mask = [Number(True), Number(True), Number(False)]
+    backward = Node(BACKWARD, (y, x, w, None, *settings, mask), (grad_x, grad_w, None))
+    return forward, backward, [Storage(r.numel * 4, True, True) for r in (x, w, y, x, w)]
+
+
+def operators(nodes: list[Node], storages: list[Storage]) -> list[str]:
+    return [n.op for n in as_products(Trace(nodes, storages), lambda node: True).nodes]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_which_are_products(name):
     forward, grad_x, grad_w = CASES[name][-1]
-    recorded = operators(name, forward=True)
+    convolution, gradients, storages = nodes_of(name)
+    recorded = operators([convolution], storages)
     assert ("aten::mm" in recorded) == forward and (FORWARD in recorded) == (not forward)
-    recorded = operators(name, forward=False)
+    recorded = operators([gradients], storages)
     assert recorded.count("aten::mm") == grad_x + grad_w
     assert (BACKWARD in recorded) == (not grad_x)
+
+
+def test_what_places_see_is_laid_out_once():
+    """For the convolution and its gradients, unless the input is written in between."""
+    convolution, gradients, storages = nodes_of("many_weights_by_steps")
+    assert operators([convolution, gradients], storages).count("aten::im2col") == 1
+    x = convolution.args[0]
+    write = Node("aten::add.Tensor", (x, x, Number(1)), (x,))
+    assert operators([convolution, write, gradients], storages).count("aten::im2col") == 2
+
+
+def test_inputs_and_weights_that_are_written_in_between():
+    def program(device):
+        x, w = data(2, 32, 2, 2, device=device), data(64, 32, 3, 3, device=device)
+        w = w.to(memory_format=torch.channels_last)
+        first = F.conv2d(x, w, padding=1)
+        w.mul_(2)
+        second = F.conv2d(x, w, padding=1)
+        x[:, 3:5].add_(1)
+        third = F.conv2d(x, w, padding=1)
+        yield first, second, third
+
+    both(program, rtol=1e-4, atol=1e-3)
 
 
 def test_groups_transposes_and_halves_stay_convolutions():

@@ -50,10 +50,23 @@ def windows_on(
     return pooled.flip(*range(pooled.ndim - rank, pooled.ndim))
 
 
+# Rows that lie over one another are added one by one up to this many, rather than in a loop.
+FEW_ROWS = 9
+
+
 def overlap_add(x: Tensor, size: int, stride: int, dilation: int, padding: int) -> Tensor:
-    """[..., k, o] → [..., size]: adds x[k, o] at o * stride + k * dilation - padding. Each row is shifted by its
-    multiple of the dilation by reading the padded rows with a shorter row length."""
-    kernel = x.shape[-2]
+    """[..., k, o] → [..., size]: adds x[k, o] at o * stride + k * dilation - padding."""
+    kernel, count = x.shape[-2:]
+    rows = -(-kernel // stride)
+    if dilation == 1 and rows <= FEW_ROWS:
+        x = padded(x, ((0, rows * stride - kernel), (0, 0))).reshape(*x.shape[:-2], rows, stride, count)
+        x = sum(
+            (padded(x[..., r, :, :], ((r, rows - 1 - r),)) for r in range(1, rows)),
+            padded(x[..., 0, :, :], ((0, rows - 1),)),
+        )
+        x = x.transpose(-1, -2).flatten(-2)
+        return padded(x, ((-padding, size + padding - x.shape[-1]),))
+    # Each row is shifted by its multiple of the dilation by reading the padded rows with a shorter row length.
     x = spread(x, (stride,))
     length = x.shape[-1] + kernel * dilation
     lead = x.shape[:-2]

@@ -2,10 +2,10 @@
 call, which costs more than it saves.
 
 Two threads, milliseconds as a convolution → as products (batch, channels, size → channels, kernel): gradient of the
-weights of 16, 512, 2 → 512, 3: 3.0 → 1.7; of 16, 256, 4 → 512, 3 by steps of two: 1.5 → 0.9; forward, input and weights
-of 16, 256, 4 → 512, 1 by steps of two: 0.21, 0.22, 0.19 → 0.11, 0.10, 0.10; of 16, 1024, 4 → 256, 1: 1.1, 1.3, 2.1 →
-0.8, 1.1, 1.2. With more places the library is ahead: 16, 64, 16 → 256, 1: 0.7 → 0.9; 8, 256, 56 → 512, 1 by steps of
-two: 7.7, 8.3, 8.0 → 10.3, 8.2, 9.0.
+weights of 16, 512, 2 → 512, 3: 3.0 → 1.6; of 16, 256, 4 → 512, 3 by steps of two: 1.5 → 0.9; that convolution and the
+gradient of its input: 1.1, 1.7 → 0.9, 0.8; forward, input and weights of 16, 256, 4 → 512, 1 by steps of two: 0.21,
+0.22, 0.19 → 0.11, 0.10, 0.10; of 16, 1024, 4 → 256, 1: 1.1, 1.3, 2.1 → 0.8, 1.1, 1.2. With more places the library is
+ahead: 16, 64, 16 → 256, 1: 0.7 → 0.9; 8, 256, 56 → 512, 1 by steps of two: 7.7, 8.3, 8.0 → 10.3, 8.2, 9.0.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ def as_products(trace: Trace, calls_library: Callable[[Node], bool]) -> Trace:
     """The trace with the convolutions that are better products as such; `calls_library` says which nodes a library
     computes, as it would their products."""
     nodes: list[Node] = []
+    known: Known = {}
     for node in trace.nodes:
         added = Nodes(nodes, trace.storages, node.origin)
         if node.op not in (FORWARD, BACKWARD) or not calls_library(node):
             nodes.append(node)
         elif node.op == FORWARD:
-            _forward(node, added)
+            _forward(node, added, known)
         else:
-            _backward(node, added)
+            _backward(node, added, known)
+        written = {out.storage for out in node.outs if out is not None}
+        known = {key: made for key, made in known.items() if key[0].storage not in written}
     return Trace(nodes, trace.storages, trace.numbers)
 
 
@@ -73,8 +76,13 @@ class Geometry:
 
     @property
     def has_many_weights(self) -> bool:
-        """Whether their gradient is better a product with the windows of `x`."""
+        """Whether it is better a product of what each place sees with all weights."""
         return len(self.x.size) == 4 and 2 * self.places <= self.weight.size[0]
+
+    @property
+    def looks(self) -> tuple[tuple[int, ...], ...]:
+        """Which elements a place sees, as `im2col` takes it: kernel, dilation, padding, stride."""
+        return self.weight.size[2:], self.dilation, self.padding, self.stride
 
     def read_places(self, x: Region) -> Region:
         """The part of `x`, or of its gradient, that a pointwise convolution reads: as large as `y`."""
@@ -82,8 +90,22 @@ class Geometry:
         return x.at(size=(*x.size[:2], *self.y.size[2:]), stride=stride)
 
 
-def as_matrix(weight: Region) -> Region:
-    return weight.at(size=weight.size[:2], stride=weight.stride[:2])
+# What is laid out for a convolution and its gradients alike, as long as what it is made of is not written. Keys begin
+# with that.
+Known = dict[tuple, Region]
+
+
+def as_matrix(weight: Region, nodes: Nodes, known: Known) -> Region:
+    """(output channels, input channels and kernel)."""
+    rows, columns = weight.size[0], prod(weight.size[1:])
+    if columns == weight.size[1]:
+        return weight.at(size=(rows, columns), stride=weight.stride[:2])
+    if weight.stride != strides_of(weight.size):
+        if (copied := known.get((weight,))) is None:
+            copied = known[weight,] = nodes.new(weight, *weight.size)
+            nodes.copy(weight, copied)
+        weight = copied
+    return contiguous(weight, (rows, columns))
 
 
 def channels_last(matrix: Region, size: tuple[int, ...]) -> Region:
@@ -104,14 +126,14 @@ def by_places(region: Region, nodes: Nodes) -> Region:
     return matrix
 
 
-def _forward(node: Node, nodes: Nodes) -> None:
+def _forward(node: Node, nodes: Nodes, known: Known) -> None:
     x, weight, bias, *settings = node.args
     (y,) = node.outs
     geometry = Geometry.of(x, weight, y, *settings)
-    if geometry is None or not geometry.is_pointwise:
+    if geometry is None or not (geometry.is_pointwise or geometry.has_many_weights):
         nodes.nodes.append(node)
         return
-    factors = by_places(geometry.read_places(x), nodes), transposed(as_matrix(weight))
+    factors = seen_by_places(geometry, nodes, known), transposed(as_matrix(weight, nodes, known))
     result = nodes.new(x, geometry.places, weight.size[0])
     if bias is None:
         nodes.product(*factors, result)
@@ -120,36 +142,46 @@ def _forward(node: Node, nodes: Nodes) -> None:
     nodes.copy(channels_last(result, geometry.y.size), geometry.y)
 
 
-def _backward(node: Node, nodes: Nodes) -> None:
+def _backward(node: Node, nodes: Nodes, known: Known) -> None:
     grad, x, weight, *rest = node.args
-    bias_size, *settings, _ = rest
+    _, *settings, _ = rest
     grad_x, grad_weight, grad_bias = node.outs
     geometry = Geometry.of(x, weight, grad, *settings)
-    if geometry is None or not (geometry.is_pointwise or (grad_weight is not None and geometry.has_many_weights)):
+    if geometry is None or not (geometry.is_pointwise or geometry.has_many_weights):
         nodes.nodes.append(node)
         return
     rows = by_places(grad, nodes)
     if grad_bias is not None:
         nodes.add("aten::sum.dim_IntList", (rows, [Number(0)], Number(False), None), grad_bias)
     if grad_weight is not None:
-        windows = by_places(geometry.read_places(x), nodes) if geometry.is_pointwise else by_windows(geometry, nodes)
-        product = nodes.product(transposed(rows), windows)
+        product = nodes.product(transposed(rows), seen_by_places(geometry, nodes, known))
         nodes.copy(contiguous(product, weight.size), grad_weight)
-    if grad_x is not None and geometry.is_pointwise:
-        product, inside = nodes.product(rows, as_matrix(weight)), geometry.read_places(grad_x)
-        if inside.numel < grad_x.numel:
-            nodes.add(FILL, (grad_x, Number(0)), grad_x)
-        nodes.copy(channels_last(product, inside.size), inside)
-    elif grad_x is not None:
-        only_x = [Number(True), Number(False), Number(False)]
-        nodes.add(BACKWARD, (grad, x, weight, bias_size, *settings, only_x), grad_x, None, None)
+    if grad_x is not None:
+        _put_back(geometry, nodes.product(rows, as_matrix(weight, nodes, known)), grad_x, nodes)
 
 
-def by_windows(geometry: Geometry, nodes: Nodes) -> Region:
+def seen_by_places(geometry: Geometry, nodes: Nodes, known: Known) -> Region:
     """What each place sees of `x`, as a matrix of (places, channels and kernel)."""
-    x, weight = geometry.x, geometry.weight
-    matrix = nodes.new(x, geometry.places, prod(weight.size[1:]))
-    columns = channels_last(matrix, (x.size[0], matrix.size[1], geometry.places // x.size[0]))
-    settings = (weight.size[2:], geometry.dilation, geometry.padding, geometry.stride)
-    nodes.add("aten::im2col", (x, *map(list, settings)), columns)
+    if geometry.is_pointwise:
+        return by_places(geometry.read_places(geometry.x), nodes)
+    x, looks = geometry.x, geometry.looks
+    if (matrix := known.get((x, looks))) is None:
+        matrix = known[x, looks] = nodes.new(x, geometry.places, prod(geometry.weight.size[1:]))
+        nodes.add("aten::im2col", (x, *map(list, looks)), by_image(matrix, x))
     return matrix
+
+
+def _put_back(geometry: Geometry, seen: Region, out: Region, nodes: Nodes) -> None:
+    """Adds up what the places give to each element of `x` that they see, from a matrix as `seen_by_places` makes it."""
+    if not geometry.is_pointwise:
+        nodes.add("aten::col2im", (by_image(seen, out), list(out.size[2:]), *map(list, geometry.looks)), out)
+        return
+    inside = geometry.read_places(out)
+    if inside.numel < out.numel:
+        nodes.add(FILL, (out, Number(0)), out)
+    nodes.copy(channels_last(seen, inside.size), inside)
+
+
+def by_image(matrix: Region, x: Region) -> Region:
+    """A matrix of (places, channels and kernel) as (images, channels and kernel, places of an image)."""
+    return channels_last(matrix, (x.size[0], matrix.size[1], matrix.size[0] // x.size[0]))
