@@ -65,15 +65,16 @@ def taps(windows: Tensor, rank: int) -> list[Tensor]:
 
 
 def largest_in_turn(values: Tensor, places: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """`largest`, comparing one place after another: element by element, it joins the kernels around it."""
-    top = at = None
+    """`largest`, comparing one place after another: element by element, it joins the kernels around it. Whether a
+    window has begun inside depends on the window alone, and is not computed again for every channel."""
+    top = at = has_begun = None
     for value, place in zip(taps(values, rank), taps(places, rank), strict=True):
-        place = place.expand(value.shape)
-        if top is None or at is None:
-            top, at = (place >= 0).where(value, lowest(value)), place
+        valid, place = place >= 0, place.expand(value.shape)
+        if top is None or at is None or has_begun is None:
+            top, at, has_begun = valid.where(value, lowest(value)), place, valid
             continue
-        better = (place >= 0) & ((value > top) | (value != value) | (at < 0))
-        top, at = better.where(value, top), better.where(place, at)
+        better = valid & ((value > top) | (value != value) | has_begun.logical_not())
+        top, at, has_begun = better.where(value, top), better.where(place, at), has_begun | valid
     return top, at
 
 
