@@ -190,7 +190,7 @@ def test_gradients_are_those_of_differences():
         output, hy, cy = torch.lstm(x, [hx, cx], parameters, True, 1, 0.0, True, False, False)
         return output, hy, cy
 
-    # What is computed together, and so rounds alike, depends on what is still alive: two passes may differ in last digits.
+    # What is computed together, and so rounds alike, depends on what is alive: last digits of two passes may differ.
     assert torch.autograd.gradcheck(function, arguments, fast_mode=True, nondet_tol=1e-12)
     assert torch.autograd.gradgradcheck(function, arguments, fast_mode=True, nondet_tol=1e-12)
 
