@@ -6,14 +6,13 @@ The choice is made once in a process, so each test runs one of its own with `TOR
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.differential import ON_TINY
+from tests.processes import run
 
 pytestmark = pytest.mark.skipif(not ON_TINY, reason="about the device alone")
 
@@ -94,9 +93,6 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test(name):
-    source = "import torch\n" + textwrap.dedent(PROGRAMS[name])
-    environment = os.environ | {"TORCH_TINY_HOST": "0", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", source], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
-    )
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = run("import torch\n" + textwrap.dedent(PROGRAMS[name]), TORCH_TINY_HOST="0", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr[-4000:]

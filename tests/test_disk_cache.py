@@ -10,7 +10,7 @@ import pytest
 
 from .processes import run
 
-PROGRAM = """
+TRAINING = """
 import json, torch
 from torch import nn
 torch.manual_seed(0)
@@ -27,12 +27,17 @@ for step in range(4):
 index = torch.tensor([3, 1], device="tiny")
 rows = torch.arange(12.0, device="tiny").view(4, 3)
 rows[index] = rows[:2] * 2
+"""
+PROGRAM = (
+    TRAINING
+    + """
 print(json.dumps({"losses": losses, "rows": rows.tolist(), **torch.tiny.stats()}))
 """
+)
 
 
-def outcome(folder) -> dict:
-    done = run(PROGRAM, TORCH_TINY_CACHE=str(folder))
+def outcome(folder, program: str = PROGRAM, **environment: str) -> dict:
+    done = run(program, TORCH_TINY_CACHE=str(folder), **environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -103,6 +108,31 @@ def test_links_are_not_followed(filled, tmp_path):
     for file in folder.iterdir():
         (own / file.name).symlink_to(file)
     assert outcome(own)["loads"] == 0
+
+
+# With lifted numbers, a part of a buffer, and operators that run on the CPU.
+ELSEWHERE = (
+    TRAINING
+    + """
+x = torch.randn(3, 3, dtype=torch.complex64).to("tiny")
+y = torch.linalg.svdvals(x[1:] @ x)
+for step in range(3):
+    rows.mul_(1.5 + step)
+torch.manual_seed(1)
+rows = [rows.tolist(), y.tolist(), torch.rand(3, device="tiny").tolist()]
+print(json.dumps({"losses": losses, "rows": rows, **torch.tiny.stats()}))
+"""
+)
+
+
+def test_programs_of_devices_with_memory_of_their_own_are_kept(tmp_path):
+    folder = tmp_path / "programs"
+    first, second = (outcome(folder, ELSEWHERE, TORCH_TINY_HOST="0") for _ in range(2))
+    assert first["loads"] == 0 and first["compiles"] > 0 and first["fallbacks"]
+    assert second["compiles"] == 0 and second["loads"] == first["compiles"]
+    for same in ("losses", "rows", "kernels", "bytes_moved", "fallbacks"):
+        assert second[same] == first[same], same
+    assert outcome(folder, ELSEWHERE)["loads"] == 0  # those of the host are others
 
 
 def test_zero_keeps_nothing(tmp_path):

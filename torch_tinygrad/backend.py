@@ -29,6 +29,7 @@ def prepare() -> None:
 
     clang.provide_if_needed()
     from . import _C, cache, data_dependent, ops
+    from .engine import remote
     from .engine.compile import compile_trace
     from .engine.devices import device_name, download, is_host, new_buffer, upload
     from .trace.nodes import Number, Region, Storage, Trace
@@ -37,6 +38,7 @@ def prepare() -> None:
         "op_traits": ops.op_traits,
         "warn_fallback": ops.warn_fallback,
         "compile": compile_trace,
+        "load": remote.load,
         "new_buffer": new_buffer,
         "upload": upload,
         "download": download,
@@ -46,7 +48,7 @@ def prepare() -> None:
         "Trace": Trace,
     }
     _C.set_up(hooks, is_host())
-    if is_host() and (folder := cache.folder()):
+    if folder := cache.folder():
         _C.set_disk_cache(folder, cache.digest(device_name(0)), cache.BOUND)
     if not is_host():
         atexit.register(_C.clear_programs)  # they hold Python objects, which must not outlive the interpreter

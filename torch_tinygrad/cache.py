@@ -8,13 +8,18 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
+from tinygrad import Device
+from tinygrad.helpers import ContextVar
+
 from . import _C
 from .engine import explain
+from .engine.devices import is_host
 
 BOUND = 512 << 20  # bytes of programs; the least recently used go first
 
-# Settings of tinygrad that change what it compiles.
-SETTINGS = ("BEAM", "JITBEAM", "NOOPT", "CPU_COUNT", "THREADS", "CPU_LLVM", "CC", "DEVECTORIZE", "TC", "IMAGE")
+# Settings of tinygrad that it reads from the environment alone, and of the others those that change no kernel.
+ENVIRONMENT = ("CC", "CPU_COUNT", "THREADS", "REDUCEOP_SPLIT_THRESHOLD", "REDUCEOP_SPLIT_SIZE", "MV", "ALLOW_HALF8")
+WATCHING = {"DEBUG", "VIZ", "PROFILE", "PARALLEL", "NO_COLOR", "SPEC"}
 
 
 def folder() -> str:
@@ -30,7 +35,9 @@ def digest(device: str) -> str:
     """Of everything that makes other programs of the same trace: versions, our own source, processor, settings."""
     found = hashlib.blake2b(digest_size=16)
     parts = [version("torch"), version("tinygrad"), device, platform.machine(), _processor()]
-    parts += [f"{name}={os.environ.get(name)}" for name in SETTINGS]
+    parts += [repr(Device[device].renderer.target), f"host={is_host()}"]
+    parts += [f"{name}={os.environ.get(name)}" for name in ENVIRONMENT]
+    parts += [f"{name}={setting.value}" for name, setting in sorted(ContextVar._cache.items()) if name not in WATCHING]
     parts.append(str(explain.wanted()))  # programs then say what they are made of
     parts += [path.read_text() for path in sorted(Path(__file__).parent.rglob("*.py"))]
     built = os.stat(_C.__file__)

@@ -13,12 +13,14 @@
 #include <optional>
 #include <stdexcept>
 
+#include "python.h"
+
 namespace tiny {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic = "torch-tinygrad program 1\n";
+constexpr std::string_view kMagic = "torch-tinygrad program 2\n";
 constexpr size_t kSavesBetweenChecks = 64;
 
 struct Cache {
@@ -260,6 +262,11 @@ void make_room() {
   }
 }
 
+// Before the program's own bytes: their checksum, and what the program was compiled for.
+struct Head {
+  Hash payload, constants;
+};
+
 Hash checksum(std::string_view bytes) {
   Hash hash;
   hash.add(bytes);
@@ -268,7 +275,7 @@ Hash checksum(std::string_view bytes) {
 
 }  // namespace
 
-void HostProgram::write_to(std::string& bytes) const {
+std::optional<std::string> HostProgram::to_bytes() const try {
   Writer w;
   w.list(kernels_, [&](const Kernel& k) {
     if (k.image.empty()) throw Unwritable("a kernel at a fixed address");
@@ -287,13 +294,15 @@ void HostProgram::write_to(std::string& bytes) const {
   w.list(outputs, [&](const auto& o) { w.number(o.first), w.number(o.second); });
   w.list(adopted, [&](const auto& o) { w.number(o.first), w.number(o.second); });
   w.number(made), w.numbers(floats), w.numbers(ints), w.numbers(lifted);
-  w.number(constants), w.number(arena), w.number(kernels), w.number(bytes_moved);
+  w.number(arena), w.number(kernels), w.number(bytes_moved);
   w.list(fallbacks, [&](const auto& f) { w.text(f.first), w.number(f.second); });
   w.list(description, [&](const std::string& line) { w.text(line); });
-  bytes = std::move(w.bytes);
+  return std::move(w.bytes);
+} catch (const Unwritable&) {
+  return std::nullopt;
 }
 
-std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) {
+std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try {
   Reader r(bytes);
   auto program = std::make_shared<HostProgram>();
   std::vector<Kernel> read;
@@ -337,8 +346,7 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) {
   }
   program->made = r.number<uint32_t>();
   program->floats = r.numbers<uint32_t>(), program->ints = r.numbers<uint32_t>(), program->lifted = r.numbers<uint32_t>();
-  program->constants = r.number<Hash>(), program->arena = r.number<int64_t>(), program->kernels = r.number<int64_t>(),
-  program->bytes_moved = r.number<int64_t>();
+  program->arena = r.number<int64_t>(), program->kernels = r.number<int64_t>(), program->bytes_moved = r.number<int64_t>();
   for (size_t n = r.count(); n > 0; n--) {
     const std::string name = r.text();
     program->fallbacks[name] = r.number<int64_t>();
@@ -348,41 +356,41 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) {
   program->kernels_ = std::move(read), program->atens_ = std::move(atens), program->steps_ = std::move(steps);
   program->load_images();
   return program;
+} catch (const Damaged&) {
+  return nullptr;
 }
 
 void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound) { cache() = {folder, checksum(digest), bound, 0}; }
 
-std::shared_ptr<HostProgram> load_program(const Hash& key) {
+std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device) {
   if (cache().folder.empty() || !folder_is_ours()) return nullptr;
   const auto bytes = contents(path_of(key));
-  if (!bytes || bytes->size() < kMagic.size() + sizeof(Hash) || bytes->compare(0, kMagic.size(), kMagic) != 0) return nullptr;
-  Hash written;
-  std::memcpy(&written, bytes->data() + kMagic.size(), sizeof(Hash));
-  const std::string_view payload = std::string_view(*bytes).substr(kMagic.size() + sizeof(Hash));
-  if (!(checksum(payload) == written)) return nullptr;
-  try {
-    return HostProgram::read_from(payload);
-  } catch (const Damaged&) {
-    return nullptr;
+  if (!bytes || bytes->size() < kMagic.size() + sizeof(Head) || bytes->compare(0, kMagic.size(), kMagic) != 0) return nullptr;
+  Head head;
+  std::memcpy(&head, bytes->data() + kMagic.size(), sizeof(Head));
+  const std::string_view payload = std::string_view(*bytes).substr(kMagic.size() + sizeof(Head));
+  if (!(checksum(payload) == head.payload)) return nullptr;
+  std::shared_ptr<Program> program;
+  if (is_host(device)) {
+    program = HostProgram::read_from(payload);
+  } else {
+    program = load_object(payload, device);
   }
+  if (program != nullptr) program->constants = head.constants;
+  return program;
 }
 
 void save_program(const Hash& key, const Program& program) {
-  const auto* host = dynamic_cast<const HostProgram*>(&program);
-  if (host == nullptr || cache().folder.empty()) return;
+  if (cache().folder.empty()) return;
   std::error_code ignored;
   if (fs::create_directories(cache().folder, ignored)) fs::permissions(cache().folder, fs::perms::owner_all, ignored);
   if (!folder_is_ours()) return;
-  std::string payload;
-  try {
-    host->write_to(payload);
-  } catch (const Unwritable&) {
-    return;
-  }
-  const Hash sum = checksum(payload);
+  const std::optional<std::string> payload = program.to_bytes();
+  if (!payload) return;
+  const Head head{checksum(*payload), program.constants};
   std::string bytes(kMagic);
-  bytes.append(reinterpret_cast<const char*>(&sum), sizeof(Hash));
-  bytes.append(payload);
+  bytes.append(reinterpret_cast<const char*>(&head), sizeof(Head));
+  bytes.append(*payload);
   put(path_of(key), bytes);
   if (cache().saves++ % kSavesBetweenChecks == 0) make_room();
 }

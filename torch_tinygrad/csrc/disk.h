@@ -13,7 +13,7 @@ namespace tiny {
 void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound);
 
 // The program kept under a key; none where there is no such file, or it is damaged, or another user could have written it.
-std::shared_ptr<HostProgram> load_program(const Hash& key);
+std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device);
 
 // Keeps a program, if it can be written down: kernels at fixed addresses, and arguments of unusual types, cannot.
 void save_program(const Hash& key, const Program& program);

@@ -140,7 +140,7 @@ std::pair<std::shared_ptr<Program>, bool> find_or_compile(const Family& family, 
       if (position < lifted.size()) lifted[position] = true;
     return constants_of(trace, lifted, family.moves);
   };
-  if (auto kept = load_program(file); kept != nullptr && kept->constants == lifted_by(*kept)) return {kept, true};
+  if (auto kept = load_program(file, trace.device); kept != nullptr && kept->constants == lifted_by(*kept)) return {kept, true};
   auto program = compile(trace, family.varying, family.moves.group);
   program->constants = lifted_by(*program);
   save_program(file, *program);

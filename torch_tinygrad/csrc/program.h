@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@ struct Program {
   // Runs on the trace's storages: reads their buffers and gives the written ones new buffers. `numbers` are the trace's,
   // then how far each group of regions has moved.
   virtual void run(const Trace& trace, const std::vector<Number>& numbers) = 0;
+  // As plain data, to be kept on disk; none where a part of it cannot be written down.
+  virtual std::optional<std::string> to_bytes() const = 0;
 
   std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
   Hash constants;                // of the numbers and offsets it was compiled for
@@ -49,6 +52,8 @@ struct Addresses;
 class HostProgram final : public Program {
  public:
   void run(const Trace& trace, const std::vector<Number>& numbers) override;
+  std::optional<std::string> to_bytes() const override;
+  static std::shared_ptr<HostProgram> read_from(std::string_view bytes);  // none where they are damaged
 
   std::vector<uint32_t> inputs;                        // storages read, or written in place
   std::vector<uint32_t> written;                       // which of the inputs are written in place
@@ -62,8 +67,6 @@ class HostProgram final : public Program {
   void add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position);
   uint32_t add_constant(std::string bytes);
   void release_after(std::vector<uint32_t> made);  // lets go of made tensors after the step added last
-  void write_to(std::string& bytes) const;
-  static std::shared_ptr<HostProgram> read_from(std::string_view bytes);
   void add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
                 std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs);
 

@@ -20,7 +20,7 @@ namespace {
 
 // The Python side, set once at import. Never destroyed: the interpreter may be gone by then.
 struct Up {
-  py::object op_traits, warn_fallback, compile, new_buffer, upload, download, Region, Number, Storage, Trace;
+  py::object op_traits, warn_fallback, compile, load, new_buffer, upload, download, Region, Number, Storage, Trace;
   bool host;
 };
 Up* up = nullptr;
@@ -103,7 +103,13 @@ class TraceExport {
 // A program that the engine runs: for devices with memory of their own.
 class ObjectProgram final : public Program {
  public:
-  explicit ObjectProgram(py::object object) : object_(std::move(object)) {}
+  explicit ObjectProgram(py::object object) : object_(std::move(object)) {
+    lifted = object_.attr("lifted").cast<std::vector<uint32_t>>();
+    kernels = object_.attr("kernels").cast<int64_t>();
+    bytes_moved = object_.attr("bytes_moved").cast<int64_t>();
+    fallbacks = object_.attr("fallbacks").cast<std::map<std::string, int64_t>>();
+    description = object_.attr("description").cast<std::vector<std::string>>();
+  }
   ~ObjectProgram() override {
     py::gil_scoped_acquire gil;
     object_ = py::object();
@@ -128,6 +134,12 @@ class ObjectProgram final : public Program {
       storage.buffer = object_buffer(storage.device, storage.nbytes, py::object(outputs[next++]).release().ptr());
     }
   }
+  std::optional<std::string> to_bytes() const override {
+    py::gil_scoped_acquire gil;
+    const py::object bytes = object_.attr("to_bytes")();
+    if (bytes.is_none()) return std::nullopt;
+    return bytes.cast<std::string>();
+  }
 
  private:
   py::object object_;
@@ -149,17 +161,8 @@ void ensure_ready() {
 }
 
 void set_up(const py::dict& hooks, bool host) {
-  up = new Up{hooks["op_traits"],
-              hooks["warn_fallback"],
-              hooks["compile"],
-              hooks["new_buffer"],
-              hooks["upload"],
-              hooks["download"],
-              hooks["Region"],
-              hooks["Number"],
-              hooks["Storage"],
-              hooks["Trace"],
-              host};
+  up = new Up{hooks["op_traits"], hooks["warn_fallback"], hooks["compile"], hooks["load"],    hooks["new_buffer"], hooks["upload"],
+              hooks["download"],  hooks["Region"],        hooks["Number"],  hooks["Storage"], hooks["Trace"],      host};
 }
 
 OpTraits op_traits(const std::string& name) {
@@ -211,13 +214,17 @@ std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& va
     throw failure;
   }
   if (py::isinstance<HostProgram>(result)) return result.cast<std::shared_ptr<HostProgram>>();
-  auto program = std::make_shared<ObjectProgram>(result);
-  program->lifted = result.attr("lifted").cast<std::vector<uint32_t>>();
-  program->kernels = result.attr("kernels").cast<int64_t>();
-  program->bytes_moved = result.attr("bytes_moved").cast<int64_t>();
-  program->fallbacks = result.attr("fallbacks").cast<std::map<std::string, int64_t>>();
-  program->description = result.attr("description").cast<std::vector<std::string>>();
-  return program;
+  return std::make_shared<ObjectProgram>(result);
+}
+
+std::shared_ptr<Program> load_object(std::string_view bytes, c10::DeviceIndex device) {
+  py::gil_scoped_acquire gil;
+  try {
+    return std::make_shared<ObjectProgram>(the_up().load(py::bytes(bytes.data(), bytes.size()), static_cast<int>(device)));
+  } catch (py::error_already_set& error) {
+    if (!PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception)) throw;
+    return nullptr;  // another driver may refuse the machine code: it is compiled again
+  }
 }
 
 PythonError::PythonError() : type_(failed_type), value_(failed_value), traceback_(failed_traceback) {

@@ -32,6 +32,9 @@ void warn_fallback(const std::string& name);
 // regions moved since (0: none, or it is empty), and which of them together.
 std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group);
 
+// A program from what its `to_bytes` gave; none where it cannot be made from them.
+std::shared_ptr<Program> load_object(std::string_view bytes, c10::DeviceIndex device);
+
 // Thrown by `compile`; the Python error is kept for throw_python_error.
 struct CompileFailed : std::exception {
   std::string message;

@@ -32,7 +32,6 @@ class AtenCall:
         self.step, self.operands = step, operands
         self.writes = operands[: step.count_results()]
         self.overload = overload_of(step.op)
-        self.bytes_moved = sum(map(nbytes, (*step.inputs, *step.results)))
 
     def run(self, operands: Operands) -> None:
         step, allocator = self.step, Device[operands.device].allocator

@@ -18,12 +18,15 @@ from tinygrad.engine.jit import graph_class
 from tinygrad.engine.realize import estimate_uop, get_runtime
 from tinygrad.uop.ops import Ops, ProgramInfo, UOp
 
+from torch_tinygrad.lower.maths import widest_float
+
 from . import explain
-from .aten import AtenCall
-from .devices import ARENAS, activate, allocate, has_views, write
+from .aten import AtenCall, nbytes
+from .devices import ARENAS, activate, allocate, device_name, has_views, write
 from .graphs import Batch
 from .layout import ARENA, CONSTANT, FLOATS, INPUT, INTS, OUTPUT, Operand, lay_out
 from .marks import LAST_WRITES, Mark, new_mark
+from .plans import Aten, Constant, Launch, Plan, Unwritable, from_bytes, to_bytes
 from .schedule import Schedule
 
 # Kernels in a program's first graph; each further one holds twice as many. The device starts on the first while the
@@ -110,12 +113,12 @@ class Kernel:
 class Copy:
     """A constant that tinygrad keeps on the host."""
 
-    def __init__(self, destination: int, source: Buffer):
-        self.destination, self.source = destination, source
+    def __init__(self, destination: int, source: bytes):
+        self.destination, self.source = destination, memoryview(bytearray(source))
         self.writes = [destination]
 
     def run(self, operands: Operands) -> None:
-        Device[operands.device].allocator._copyin(operands.opaque[self.destination], self.source.as_memoryview())
+        Device[operands.device].allocator._copyin(operands.opaque[self.destination], self.source)
 
 
 class Numbers:
@@ -133,76 +136,107 @@ class Numbers:
             self.written = data
 
 
+def plan_of(schedule: Schedule) -> Plan:
+    """Gives every operand its place, and takes out of a schedule what a run needs."""
+    graph = schedule.graph
+    layout = lay_out(schedule, has_views(graph.device))
+    plan = Plan(
+        layout.inputs,
+        layout.outputs,
+        layout.output_bytes,
+        layout.temporaries,
+        graph.floats,
+        graph.ints,
+        widest_float().itemsize,
+        [bytes(constant.as_memoryview()) for constant in layout.constants],
+    )
+    first = first_numbers(plan)
+    table: dict[tuple[int, int, int], int] = {}
+
+    def number(operand: Operand) -> int:
+        (kind, index, offset), nbytes = operand
+        return table.setdefault((first[kind] + index, offset, nbytes), len(table))
+
+    operators = explain.operators(schedule)
+    for (call, arguments), names in zip(layout.calls, operators, strict=True):
+        kind, operands = call.src[0], [number(a) for a in arguments]
+        if kind.op is Ops.PROGRAM:
+            moved = int(estimate_uop(call).mem)
+            plan.description.append(f"kernel {kind.arg.function_name}, {moved} bytes: {names}")
+            plan.steps.append(Launch(kind, operands))
+        elif kind.op is Ops.CUSTOM_FUNCTION:
+            step = graph.step(call)
+            moved = sum(map(nbytes, (*step.inputs, *step.results)))
+            if step.is_fallback:
+                plan.fallbacks[step.op] = plan.fallbacks.get(step.op, 0) + 1
+            plan.description.append(f"aten {step.op}")
+            plan.steps.append(Aten(step, operands))
+        elif kind.op is Ops.COPY and arguments[1].place.kind == CONSTANT:
+            source = arguments[1].place.number
+            moved = len(plan.constants[source])
+            plan.description.append(f"copy of a constant: {moved} bytes")
+            plan.steps.append(Constant(operands[0], source))
+        else:
+            raise RuntimeError(f"a step that {graph.device} cannot run: {kind.op}")
+        plan.kernels += 1
+        plan.bytes_moved += moved
+    plan.table = list(table)
+    return plan
+
+
+def first_numbers(plan: Plan) -> dict[int, int]:
+    """Base buffers are numbered: inputs, outputs, temporaries, numbers, constants. Where each kind begins."""
+    first = {INPUT: 0, OUTPUT: len(plan.inputs)}
+    first[ARENA] = first[OUTPUT] + len(plan.outputs)
+    first[FLOATS] = first[ARENA] + len(plan.temporaries)
+    first[INTS] = first[FLOATS] + 1
+    first[CONSTANT] = first[INTS] + 1
+    return first
+
+
 class RemoteProgram:
     """What the runtime asks of a program: storages in and out by number, positions of lifted numbers, counts, `run`."""
 
-    def __init__(self, schedule: Schedule):
-        graph = schedule.graph
-        device = self.device = graph.device
-        layout = lay_out(schedule, has_views(device))
-        self.inputs, self.outputs, self.output_bytes = layout.inputs, layout.outputs, layout.output_bytes
-        self.temporaries = layout.temporaries
-        self.floats = len(graph.floats)
-        self.lifted = [*graph.floats, *graph.ints]
-        self.kernels, self.bytes_moved = 0, 0
-        self.fallbacks: dict[str, int] = {}
-        self.description: list[str] = []
-
-        # Base buffers are numbered: inputs, outputs, temporaries, numbers, constants.
-        first = {INPUT: 0, OUTPUT: len(self.inputs)}
-        first[ARENA] = first[OUTPUT] + len(self.outputs)
-        first[FLOATS] = first[ARENA] + len(self.temporaries)
-        first[INTS] = first[FLOATS] + 1
-        first[CONSTANT] = first[INTS] + 1
-        self.first = first
-        table: dict[tuple[int, int, int], int] = {}
-
-        def number(operand: Operand) -> int:
-            (kind, index, offset), nbytes = operand
-            return table.setdefault((first[kind] + index, offset, nbytes), len(table))
-
-        steps: list[Step] = []
-        operators = explain.operators(schedule)
-        for (call, arguments), names in zip(layout.calls, operators, strict=True):
-            kind, operands = call.src[0], [number(a) for a in arguments]
-            if kind.op is Ops.PROGRAM:
-                kernel = Kernel(device, kind, operands)
-                moved = int(estimate_uop(call).mem)
-                self.description.append(f"kernel {kernel.info.function_name}, {moved} bytes: {names}")
-                steps.append(kernel)
-            elif kind.op is Ops.CUSTOM_FUNCTION:
-                step = graph.step(call)
-                aten = AtenCall(step, operands)
-                moved = aten.bytes_moved
-                if step.is_fallback:
-                    self.fallbacks[step.op] = self.fallbacks.get(step.op, 0) + 1
-                self.description.append(f"aten {step.op}")
-                steps.append(aten)
-            elif kind.op is Ops.COPY and arguments[1].place.kind == CONSTANT:
-                source = layout.constants[arguments[1].place.number]
-                moved = source.nbytes
-                self.description.append(f"copy of a constant: {moved} bytes")
-                steps.append(Copy(operands[0], source))
-            else:
-                raise RuntimeError(f"a step that {device} cannot run: {kind.op}")
-            self.kernels += 1
-            self.bytes_moved += moved
-        self.operands = Operands(device, list(table))
-        self.steps = self._batched(steps)
+    def __init__(self, plan: Plan, device: str):
+        self.plan, self.device = plan, device
+        self.inputs, self.outputs, self.output_bytes = plan.inputs, plan.outputs, plan.output_bytes
+        self.temporaries = plan.temporaries
+        self.lifted = [*plan.floats, *plan.ints]
+        self.kernels, self.bytes_moved = plan.kernels, plan.bytes_moved
+        self.fallbacks, self.description = plan.fallbacks, plan.description
+        first = self.first = first_numbers(plan)
+        self.operands = Operands(device, plan.table)
+        self.steps = self._batched([self._step(step) for step in plan.steps])
         self.marks = self._marks()
 
-        for i, constant in enumerate(layout.constants):
-            self.operands.set(first[CONSTANT] + i, constant)
+        used = {plan.table[i][0] for step in plan.steps if not isinstance(step, Constant) for i in step.operands}
+        for number, constant in enumerate(plan.constants, first[CONSTANT]):
+            if number in used:
+                write(buffer := allocate(device, len(constant)), memoryview(bytearray(constant)))
+                self.operands.set(number, buffer)
         self.numbers: list[tuple[slice, Numbers]] = []
-        if graph.floats:
-            single = graph.float_input.dtype == dtypes.float32
-            floats = Numbers(device, self.floats, numpy.dtype(numpy.float32 if single else numpy.float64))
-            self.numbers.append((slice(0, self.floats), floats))
+        if plan.floats:
+            floats = Numbers(device, len(plan.floats), numpy.dtype(f"f{plan.float_bytes}"))
+            self.numbers.append((slice(0, len(plan.floats)), floats))
             self.operands.set(first[FLOATS], floats.buffer)
-        if graph.ints:
-            ints = Numbers(device, len(graph.ints), numpy.dtype(numpy.int64))
-            self.numbers.append((slice(self.floats, None), ints))
+        if plan.ints:
+            ints = Numbers(device, len(plan.ints), numpy.dtype(numpy.int64))
+            self.numbers.append((slice(len(plan.floats), None), ints))
             self.operands.set(first[INTS], ints.buffer)
+
+    def to_bytes(self) -> bytes | None:
+        """What `load` makes the program from again; nothing where there is no form for a part of it."""
+        try:
+            return to_bytes(self.plan)
+        except Unwritable:
+            return None
+
+    def _step(self, step: Launch | Constant | Aten) -> Step:
+        if isinstance(step, Launch):
+            return Kernel(self.device, step.program, step.operands)
+        if isinstance(step, Constant):
+            return Copy(step.destination, self.plan.constants[step.number])
+        return AtenCall(step.step, step.operands)
 
     def _last_writers(self, steps: list[Step]) -> dict[int, int]:
         """For each input and output that steps write, by the number of its buffer, the last step that does."""
@@ -287,4 +321,10 @@ class RemoteProgram:
 
 
 def assemble(schedule: Schedule) -> RemoteProgram:
-    return RemoteProgram(schedule)
+    return RemoteProgram(plan_of(schedule), schedule.graph.device)
+
+
+def load(data: bytes, device_index: int) -> RemoteProgram:
+    """A program that was kept on disk."""
+    device = device_name(device_index)
+    return RemoteProgram(from_bytes(data, device), device)
