@@ -4,8 +4,11 @@ import sys
 
 import pytest
 import torch
+from tinygrad.uop.ops import ProgramInfo
 
 from tests.processes import run
+from torch_tinygrad.engine.independence import Independence
+from torch_tinygrad.engine.layout import ARENA, INPUT, OUTPUT, Operand, Place
 
 SIZE = (1024, 1024)
 
@@ -52,3 +55,50 @@ def test_recording_a_backward_pass_starts_no_helpers():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1"], "more threads than autograd's own"
+
+
+def test_kernels_that_need_nothing_of_each_other():
+    """They run at the same time; those that follow find everything they wrote."""
+    generator = torch.Generator().manual_seed(1)
+    start = [torch.randn(40_000 + 16 * i, generator=generator) for i in range(24)]
+    ours = [t.to("tiny") for t in start]
+    reference = [t.clone() for t in start]
+    for _ in range(12):
+        for tensors in (ours, reference):
+            torch._foreach_mul_(tensors, 0.5)
+            torch._foreach_add_(tensors, 1.0)
+            tops = [t.max() for t in tensors]
+            for t, top in zip(tensors, reversed(tops), strict=True):
+                t.sub_(top.sin())
+        torch.tiny.synchronize()
+    for t, want in zip(ours, reference, strict=True):
+        torch.testing.assert_close(t.cpu(), want)
+
+
+def kernel(*outs: int) -> ProgramInfo:
+    return ProgramInfo(globals=(0, 1), outs=outs)
+
+
+def operand(kind: int, number: int, offset: int = 0, nbytes: int = 64) -> Operand:
+    return Operand(Place(kind, number, offset), nbytes)
+
+
+@pytest.mark.parametrize(
+    ("second", "is_beside"),
+    [
+        ([operand(OUTPUT, 1), operand(INPUT, 1)], True),
+        ([operand(OUTPUT, 1), operand(INPUT, 0)], True),  # both only read it
+        ([operand(OUTPUT, 1), operand(OUTPUT, 0)], False),  # reads what the first writes
+        ([operand(INPUT, 0), operand(INPUT, 1)], False),  # writes what the first reads
+        ([operand(OUTPUT, 0), operand(INPUT, 1)], False),  # writes what the first writes
+        ([operand(OUTPUT, 0, 64), operand(INPUT, 1)], True),  # directly behind it
+        ([operand(OUTPUT, 0, 60), operand(INPUT, 1)], False),
+        ([operand(ARENA, 0), operand(INPUT, 1)], True),
+    ],
+)
+def test_what_kernels_use_says_whether_they_wait(second, is_beside):
+    independence = Independence()
+    assert not independence.add(kernel(0), [operand(OUTPUT, 0), operand(INPUT, 0)])
+    assert independence.add(kernel(0), second) == is_beside
+    independence.restart()
+    assert not independence.add(kernel(0), [operand(OUTPUT, 7), operand(INPUT, 7)])

@@ -46,7 +46,14 @@ class HostProgram:
     fallbacks: dict[str, int]
     description: list[str]
     def add_kernel(
-        self, address: int, image: bytes, args: list, values: list[int], threads: int, core_position: int
+        self,
+        address: int,
+        image: bytes,
+        args: list,
+        values: list[int],
+        threads: int,
+        core_position: int,
+        beside: bool,
     ) -> None: ...
     def add_constant(self, data: bytes) -> int: ...
     def add_aten(

@@ -155,8 +155,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("bytes_moved", &HostProgram::bytes_moved)
       .def_readwrite("fallbacks", &HostProgram::fallbacks)
       .def_readwrite("description", &HostProgram::description)
-      .def("add_kernel", [](HostProgram& p, uint64_t address, const py::bytes& image, const py::list& args, std::vector<int64_t> values,
-                            int threads, int core) { p.add_kernel(address, image, slots_from(args), std::move(values), threads, core); })
+      .def("add_kernel",
+           [](HostProgram& p, uint64_t address, const py::bytes& image, const py::list& args, std::vector<int64_t> values, int threads,
+              int core, bool beside) { p.add_kernel(address, image, slots_from(args), std::move(values), threads, core, beside); })
       .def("add_constant", [](HostProgram& p, const py::bytes& bytes) { return p.add_constant(bytes); })
       .def("add_aten", &add_aten)
       .def("keep", [](HostProgram& p, py::object object) {

@@ -279,7 +279,8 @@ std::optional<std::string> HostProgram::to_bytes() const try {
   Writer w;
   w.list(kernels_, [&](const Kernel& k) {
     if (k.image.empty()) throw Unwritable("a kernel at a fixed address");
-    w.text(k.image), w.numbers(k.args), w.numbers(k.values), w.number<int32_t>(k.threads), w.number<int32_t>(k.core_position);
+    w.text(k.image), w.numbers(k.args), w.numbers(k.values), w.number<int32_t>(k.threads), w.number<int32_t>(k.core_position),
+        w.number<uint8_t>(k.beside);
   });
   w.list(atens_, [&](const Aten& a) {
     w.text(a.op.schema().name()), w.text(a.op.schema().overload_name());
@@ -309,7 +310,7 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
   for (size_t n = r.count(); n > 0; n--) {
     Kernel k;
     k.image = r.text(), k.args = r.numbers<Slot>(), k.values = r.numbers<int64_t>();
-    k.threads = r.number<int32_t>(), k.core_position = r.number<int32_t>();
+    k.threads = r.number<int32_t>(), k.core_position = r.number<int32_t>(), k.beside = r.number<uint8_t>() != 0;
     read.push_back(std::move(k));
   }
   std::vector<Aten> atens;

@@ -10,6 +10,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -90,10 +91,10 @@ void put(std::vector<c10::IValue>& arguments, const std::vector<int>& path, cons
 }  // namespace
 
 void HostProgram::add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads,
-                             int core_position) {
+                             int core_position, bool beside) {
   TORCH_CHECK(args.size() + values.size() <= 64, "tiny: a kernel of ", args.size() + values.size(), " arguments");
   steps_.push_back({true, static_cast<uint32_t>(kernels_.size()), {}});
-  kernels_.push_back({address, std::move(image), std::move(args), std::move(values), threads, core_position});
+  kernels_.push_back({address, std::move(image), std::move(args), std::move(values), threads, core_position, beside});
 }
 
 void HostProgram::release_after(std::vector<uint32_t> made) { steps_.back().releases = std::move(made); }
@@ -135,20 +136,44 @@ void HostProgram::load_images() {
   __builtin___clear_cache(static_cast<char*>(memory), next);
 }
 
-void HostProgram::run_kernel(const Kernel& kernel, const Addresses& addresses) const {
-  uint64_t args[64] = {};
-  size_t count = 0;
-  for (const Slot& slot : kernel.args) args[count++] = reinterpret_cast<uint64_t>(addresses[slot]);
-  for (int64_t value : kernel.values) args[count++] = static_cast<uint64_t>(value);
-  if (kernel.threads <= 1) return call_kernel(kernel.address, args, count);
-  at::parallel_for(0, kernel.threads, 1, [&](int64_t begin, int64_t end) {
-    uint64_t mine[64];
-    std::copy(args, args + 64, mine);
-    for (int64_t core = begin; core < end; core++) {
-      mine[kernel.core_position] = static_cast<uint64_t>(core);
-      call_kernel(kernel.address, mine, count);
+size_t HostProgram::end_of_batch(size_t step) const {
+  size_t end = step + 1;
+  while (end < steps_.size() && steps_[end].is_kernel && kernels_[steps_[end].index].beside) end++;
+  return end;
+}
+
+// Each kernel's share for each core is a piece of work, and whichever thread is free takes the next.
+void HostProgram::run_kernels(size_t begin, size_t end, const Addresses& addresses) const {
+  auto run = [&](const Kernel& kernel, int core) {
+    uint64_t args[64] = {};
+    size_t count = 0;
+    for (const Slot& slot : kernel.args) args[count++] = reinterpret_cast<uint64_t>(addresses[slot]);
+    for (int64_t value : kernel.values) args[count++] = static_cast<uint64_t>(value);
+    if (kernel.core_position >= 0) args[kernel.core_position] = static_cast<uint64_t>(core);
+    call_kernel(kernel.address, args, count);
+  };
+  int64_t pieces = 0;
+  bool is_large = false;
+  for (size_t step = begin; step < end; step++) {
+    const int threads = std::max(1, kernels_[steps_[step].index].threads);
+    pieces += threads;
+    is_large |= threads > 1;
+  }
+  if (!is_large) {
+    for (size_t step = begin; step < end; step++) run(kernels_[steps_[step].index], 0);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  auto work = [&](int64_t, int64_t) {
+    size_t step = begin;
+    int64_t first = 0;  // piece of this step
+    for (int64_t piece = next++; piece < pieces; piece = next++) {
+      int threads;
+      while (piece >= first + (threads = std::max(1, kernels_[steps_[step].index].threads))) first += threads, step++;
+      run(kernels_[steps_[step].index], static_cast<int>(piece - first));
     }
-  });
+  };
+  at::parallel_for(0, std::min<int64_t>(pieces, at::get_num_threads()), 1, work);
 }
 
 void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
@@ -218,14 +243,17 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
 
   const bool timed = debug_level() >= 2;
   times.clear();
-  for (const Step& step : steps_) {
+  for (size_t begin = 0, end; begin < steps_.size(); begin = end) {
     const auto start = timed ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
-    if (step.is_kernel) {
-      run_kernel(kernels_[step.index], addresses);
+    end = begin + 1;
+    if (!steps_[begin].is_kernel) {
+      run_aten(atens_[steps_[begin].index], addresses);
     } else {
-      run_aten(atens_[step.index], addresses);
+      if (!timed) end = end_of_batch(begin);
+      run_kernels(begin, end, addresses);
     }
-    for (uint32_t i : step.releases) addresses.made[i].reset();
+    for (size_t step = begin; step < end; step++)
+      for (uint32_t i : steps_[step].releases) addresses.made[i].reset();
     if (timed) times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
   for (size_t i = 0; i < fresh.size(); i++) trace.storages[outputs[i].first]->buffer = fresh[i];

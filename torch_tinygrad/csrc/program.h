@@ -63,8 +63,10 @@ class HostProgram final : public Program {
   uint32_t made = 0;                                   // tensors that ATen's steps make
   int64_t arena = 0;                                   // bytes of temporaries
 
-  // `image` is the machine code where it works at any address, else empty.
-  void add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position);
+  // `image` is the machine code where it works at any address, else empty. A kernel that is `beside` may run at the same
+  // time as those directly before it.
+  void add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position,
+                  bool beside);
   uint32_t add_constant(std::string bytes);
   void release_after(std::vector<uint32_t> made);  // lets go of made tensors after the step added last
   void add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
@@ -77,6 +79,7 @@ class HostProgram final : public Program {
     std::vector<Slot> args;
     std::vector<int64_t> values;
     int threads = 1, core_position = -1;
+    bool beside = false;
   };
   struct Aten {
     c10::OperatorHandle op;
@@ -93,8 +96,9 @@ class HostProgram final : public Program {
   };
   static Aten make_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
                         std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs);
-  void load_images();  // gives kernels that were read from disk their addresses
-  void run_kernel(const Kernel& kernel, const Addresses& addresses) const;
+  void load_images();                      // gives kernels that were read from disk their addresses
+  size_t end_of_batch(size_t step) const;  // behind the kernels that may run at the same time as this one
+  void run_kernels(size_t begin, size_t end, const Addresses& addresses) const;
   void run_aten(const Aten& aten, Addresses& addresses) const;
   std::vector<Step> steps_;
   std::vector<Kernel> kernels_;

@@ -18,6 +18,7 @@ from torch_tinygrad.trace.geometry import covers
 
 from . import explain
 from .aten import nbytes
+from .independence import Independence
 from .layout import INPUT, NOWHERE, Place, lay_out
 from .order import bytes_of
 from .schedule import Schedule
@@ -37,6 +38,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     description = []
     operators = explain.operators(schedule)
     fallbacks: dict[str, int] = {}
+    independence = Independence()
     moved = 0
     for (call, arguments), names, releases in zip(layout.calls, operators, layout.releases, strict=True):
         kind = call.src[0]
@@ -48,7 +50,9 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             used_slots = [slots[i] for i in info.globals]
             threads = int(info.global_size[0]) if info.runtimevars else 1
             core = len(used_slots) + info.runtimevars["core_id"] if info.runtimevars else -1
-            program.add_kernel(runtime.addr, image_of(kind, runtime), used_slots, [0] * len(info.vars), threads, core)
+            beside = independence.add(info, arguments)
+            code = image_of(kind, runtime)
+            program.add_kernel(runtime.addr, code, used_slots, [0] * len(info.vars), threads, core, beside)
             estimate = estimate_uop(call)
             moved += int(estimate.mem)
             program.kernels += 1
@@ -56,6 +60,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
         elif kind.op is Ops.CUSTOM_FUNCTION:
             step = graph.step(call)
             moved += add_aten(program, step, slots, layout.written)
+            independence.restart()
             program.kernels += 1
             if step.is_fallback:
                 fallbacks[step.op] = fallbacks.get(step.op, 0) + 1

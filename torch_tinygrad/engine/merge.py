@@ -168,10 +168,10 @@ def _joined(group: Kernel, kernel: Kernel, buffers: list[UOp], same: dict[UOp, U
         element = written[memory(load)]
         if load.src[1:] != element.src[1:] or load not in stores[element].backward_slice_with_self:
             return None
-    return None if overwritten and _may_load_twice(stores.values(), overwritten) else stores
+    return None if overwritten and may_load_twice(stores.values(), overwritten) else stores
 
 
-def _may_load_twice(values, loads: list[UOp]) -> bool:
+def may_load_twice(values, loads: list[UOp]) -> bool:
     """Whether tinygrad may load some of these again under a condition, and so after they are overwritten."""
     conditional = (s for u in UOp.sink(*values).toposort() if u.op is Ops.WHERE for s in u.src[1:])
     for value in conditional:

@@ -23,6 +23,7 @@ from . import fixes
 from .kernels import compiled
 from .merge import merged
 from .order import Call, dependencies, in_order, with_accesses
+from .reuse import replaceable
 
 
 @dataclass
@@ -66,7 +67,7 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
     if made is not None and made.buf_uop not in result.outputs and made.buf_uop not in result.graph.space.inside:
         result.outputs[made.buf_uop] = number
         result.stores.append(made)
-    elif _fits(flat) and versions.depends_elementwise(value, versions.state):
+    elif flat.in_place and _fits(flat) and versions.depends_elementwise(value, versions.state):
         version = versions.begin()
         version.state = version.state.after(version.state.store(value))
         versions.finish(version)
@@ -76,9 +77,22 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
         result.stores.append(target.after(target.store(value)))
 
 
+def _reuse_buffers(result: Schedule, calls: list[Call]) -> None:
+    """Lets results lie where the values they replace lay."""
+    inside = result.graph.space.inside
+    wholes = {whole for whole, _ in inside.values()}
+    candidates = {
+        buffer: number
+        for buffer, number in result.outputs.items()
+        if buffer not in inside and buffer not in wholes and _fits(result.graph.flats[number])
+    }
+    for buffer in replaceable(calls, candidates, result.inputs):
+        result.inputs[buffer] = result.outputs.pop(buffer)
+
+
 def _fits(flat: Flat) -> bool:
-    """Whether the value may be written over the buffer that the storage had."""
-    buffer = flat.versions.buffer if flat.versions is not None and flat.in_place else None
+    """Whether the value has the type and the size of the buffer that the storage had."""
+    buffer = flat.versions.buffer if flat.versions is not None else None
     return buffer is not None and buffer.dtype == flat.value.dtype and buffer.shape == flat.value.uop.shape
 
 
@@ -98,5 +112,6 @@ def _calls(result: Schedule) -> list[Call]:
     with_sums = not has_groups(result.graph.device)  # a group of threads sums up one at a time
     calls = merged(calls, before, names, lasting, with_sums)
     calls = [call for call in calls if not is_placement(call.uop)]  # there is nothing to run: they made an order
+    _reuse_buffers(result, calls)
     programs = compiled([call.uop for call in calls])
     return [replace(call, uop=program) for call, program in zip(calls, programs, strict=True)]
