@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import tinygrad
+import torch
 from tinygrad import Device
 from tinygrad.helpers import ContextVar
 
@@ -34,7 +36,7 @@ def folder() -> str:
 def digest(device: str) -> str:
     """Of everything that makes other programs of the same trace: versions, our own source, processor, settings."""
     found = hashlib.blake2b(digest_size=16)
-    parts = [version("torch"), version("tinygrad"), device, platform.machine(), _processor()]
+    parts = [torch.__version__, _tinygrad(), device, platform.machine(), _processor()]
     parts += [repr(Device[device].renderer.target), f"host={is_host()}"]
     parts += [f"{name}={os.environ.get(name)}" for name in ENVIRONMENT]
     parts += [f"{name}={setting.value}" for name, setting in sorted(ContextVar._cache.items()) if name not in WATCHING]
@@ -45,6 +47,15 @@ def digest(device: str) -> str:
     for part in parts:
         found.update(part.encode() + b"\0")
     return found.hexdigest()
+
+
+def _tinygrad() -> str:
+    """Its version; of a checkout, which has none, the state of its files."""
+    try:
+        return version("tinygrad")
+    except PackageNotFoundError:
+        files = sorted(Path(tinygrad.__file__).parent.rglob("*.py"))
+        return "".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n" for file in files)
 
 
 def _processor() -> str:
