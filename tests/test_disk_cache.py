@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from torch_tinygrad.engine.devices import is_host
+
 from .processes import run
 
 TRAINING = """
@@ -132,7 +134,8 @@ def test_programs_of_devices_with_memory_of_their_own_are_kept(tmp_path):
     assert second["compiles"] == 0 and second["loads"] == first["compiles"]
     for same in ("losses", "rows", "kernels", "bytes_moved", "fallbacks"):
         assert second[same] == first[same], same
-    assert outcome(folder, ELSEWHERE)["loads"] == 0  # those of the host are others
+    if is_host():
+        assert outcome(folder, ELSEWHERE)["loads"] == 0  # those of the host are others
 
 
 def test_zero_keeps_nothing(tmp_path):
