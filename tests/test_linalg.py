@@ -145,3 +145,18 @@ def test_alignments_and_pairs() -> None:
     scores, targets = normal(6, 2, 4).log_softmax(-1), torch.tensor([[1, 2, 2], [3, 1, 0]])
     agree(lambda s, t: torch.nn.functional.ctc_loss(s, t, (6, 5), (3, 2), reduction="none"), scores, targets)
     agree(torch.nn.functional.pdist, normal(6, 3))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ldl_solve_lies_in_memory_as_on_the_cpu(shape: tuple[int, ...]) -> None:
+    """Its layout is PyTorch's word alone: the CPU's kernel, asked about stand-ins, writes wherever their pivots say."""
+    a = matrices(*shape)
+    b = normal(*shape, seed=1)
+
+    def solve(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        factors, pivots = torch.linalg.ldl_factor(a + a.mT)
+        return torch.linalg.ldl_solve(factors, pivots, b)
+
+    want, got = solve(a, b), solve(a.to(DEVICE), b.to(DEVICE))
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)

@@ -34,7 +34,6 @@ struct Entry {
   std::vector<Number> numbers;  // as compiled
   std::vector<int64_t> places;  // of the regions, in bytes, as compiled
   Moves moves;
-  Hash constants;  // of the numbers that are constants in it, and of the offsets of what stays
   uint64_t last_use;
 };
 struct Family {
@@ -59,6 +58,14 @@ std::vector<int64_t> places_of(const Trace& trace) {
   return places;
 }
 
+std::vector<bool> lifted_in(const Program& program, const Trace& trace) {
+  std::vector<bool> lifted(trace.numbers.size(), false);
+  for (uint32_t position : program.lifted)
+    if (position < lifted.size()) lifted[position] = true;
+  return lifted;
+}
+
+// Of the numbers that are constants, and of the offsets of what stays.
 Hash constants_of(const Trace& trace, const std::vector<bool>& lifted, const Moves& moves) {
   Hash hash;
   for (size_t r = 0; r < trace.regions.size(); r++) {
@@ -123,7 +130,7 @@ void evict() {
 
 Entry* find(Family& family, const Trace& trace) {
   for (Entry& entry : family.entries)
-    if (entry.constants == constants_of(trace, entry.lifted, entry.moves)) return &entry;
+    if (entry.program->constants == constants_of(trace, entry.lifted, entry.moves)) return &entry;
   return nullptr;
 }
 
@@ -134,15 +141,10 @@ std::pair<std::shared_ptr<Program>, bool> find_or_compile(const Family& family, 
   file.add(constants.a), file.add(constants.b);
   for (bool varies : family.varying) file.add(uint64_t{varies});
   for (uint32_t group : family.moves.group) file.add(uint64_t{group});
-  auto lifted_by = [&](const Program& program) {
-    std::vector<bool> lifted(trace.numbers.size(), false);
-    for (uint32_t position : program.lifted)
-      if (position < lifted.size()) lifted[position] = true;
-    return constants_of(trace, lifted, family.moves);
-  };
-  if (auto kept = load_program(file, trace.device); kept != nullptr && kept->constants == lifted_by(*kept)) return {kept, true};
+  auto constants_in = [&](const Program& program) { return constants_of(trace, lifted_in(program, trace), family.moves); };
+  if (auto kept = load_program(file, trace.device); kept != nullptr && kept->constants == constants_in(*kept)) return {kept, true};
   auto program = compile(trace, family.varying, family.moves.group);
-  program->constants = lifted_by(*program);
+  program->constants = constants_in(*program);
   save_program(file, *program);
   return {program, false};
 }
@@ -157,14 +159,12 @@ Entry& add(Family& family, const Hash& key, const Trace& trace, bool& loaded) {
   }
   std::shared_ptr<Program> program;
   std::tie(program, loaded) = find_or_compile(family, key, trace);
-  std::vector<bool> lifted(trace.numbers.size(), false);
-  for (uint32_t position : program->lifted)
-    if (position < lifted.size()) lifted[position] = true;
+  const std::vector<bool> lifted = lifted_in(*program, trace);
   const size_t before = family.entries.size();
   auto superseded = [&](const Entry& old) { return old.lifted != lifted || old.moves.group != family.moves.group; };
   family.entries.erase(std::remove_if(family.entries.begin(), family.entries.end(), superseded), family.entries.end());
   programs -= before - family.entries.size();
-  family.entries.push_back({program, lifted, trace.numbers, places_of(trace), family.moves, program->constants, 0});
+  family.entries.push_back({program, lifted, trace.numbers, places_of(trace), family.moves, 0});
   programs++;
   return family.entries.back();
 }

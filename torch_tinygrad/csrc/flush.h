@@ -5,10 +5,10 @@
 
 namespace tiny {
 
-size_t& program_bound();
+size_t& program_bound();  // programs kept at most; the least recently used goes first
+void clear_programs();
 
 // TORCH_TINY_DEBUG: 1 for a line a flush, 2 for a line a step as well.
-int debug_level();  // programs kept at most; the least recently used goes first
-void clear_programs();
+int debug_level();
 
 }  // namespace tiny

@@ -41,26 +41,12 @@ char* map_pages(size_t size) {
 class HostMemory {
  public:
   void* take(size_t nbytes) {
-    const size_t size = size_class(nbytes);
     std::lock_guard<std::mutex> guard(mutex_);
-    auto& free = free_[size];
-    if (free.empty()) {
-      void* block = cut(size);
-      if (block == nullptr) {
-        drop();
-        block = cut(size);
-      }
-      TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "tiny: out of memory: tried to allocate ", nbytes, " bytes");
-      return block;
-    }
-    void* block = free.back();
-    free.pop_back();
-    cached_ -= size;
-    return block;
+    return take_locked(nbytes);
   }
   void* lend(size_t nbytes) {
-    void* block = take(nbytes);
     std::lock_guard<std::mutex> guard(mutex_);
+    void* block = take_locked(nbytes);
     lent_[block] = nbytes;
     return block;
   }
@@ -91,6 +77,23 @@ class HostMemory {
   };
   using Mappings = std::map<char*, Mapping>;
 
+  void* take_locked(size_t nbytes) {
+    const size_t size = size_class(nbytes);
+    auto& free = free_[size];
+    if (free.empty()) {
+      void* block = cut(size);
+      if (block == nullptr) {
+        drop();
+        block = cut(size);
+      }
+      TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "tiny: out of memory: tried to allocate ", nbytes, " bytes");
+      return block;
+    }
+    void* block = free.back();
+    free.pop_back();
+    cached_ -= size;
+    return block;
+  }
   void put_back(void* block, size_t nbytes) {
     const size_t size = size_class(nbytes);
     free_[size].push_back(block);

@@ -166,7 +166,7 @@ void HostProgram::run_kernels(size_t begin, size_t end, const Addresses& address
   std::atomic<int64_t> next{0};
   auto work = [&](int64_t, int64_t) {
     size_t step = begin;
-    int64_t first = 0;  // piece of this step
+    int64_t first = 0;  // the number of its first piece
     for (int64_t piece = next++; piece < pieces; piece = next++) {
       int threads;
       while (piece >= first + (threads = std::max(1, kernels_[steps_[step].index].threads))) first += threads, step++;

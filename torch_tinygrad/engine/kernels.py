@@ -15,7 +15,7 @@ from tinygrad.engine.worker import _init_worker, _WorkerContext
 from tinygrad.helpers import BEAM, PARALLEL, Context, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp
 
-from . import fixes, loops
+from . import fixes, loop_choice
 
 # Starting processes costs as much as this many kernels.
 WORTH_A_POOL = 8
@@ -30,7 +30,7 @@ def _start_worker() -> None:
 
 def _prepare() -> None:
     fixes.apply()
-    loops.apply()
+    loop_choice.apply()
 
 
 def _compile(task):

@@ -23,7 +23,7 @@ from . import fixes
 from .kernels import compiled
 from .merge import merged
 from .order import Call, dependencies, in_order, with_accesses
-from .reuse import replaceable
+from .overwrite import replaceable
 
 
 @dataclass
