@@ -80,11 +80,12 @@ def _store(result: Schedule, number: int, flat: Flat) -> None:
 def _reuse_buffers(result: Schedule, calls: list[Call]) -> None:
     """Lets results lie where the values they replace lay."""
     inside = result.graph.space.inside
-    wholes = {whole for whole, _ in inside.values()}
+    wholes = {whole for whole, _ in inside.values()}  # calls use them by their parts' names as well
+    apart = {*result.inputs, *result.outputs} - wholes - inside.keys()
     candidates = {
         buffer: number
         for buffer, number in result.outputs.items()
-        if buffer not in inside and buffer not in wholes and _fits(result.graph.flats[number])
+        if _fits(flat := result.graph.flats[number]) and apart.issuperset({buffer, *flat.versions.names})
     }
     for buffer in replaceable(calls, candidates, result.inputs):
         result.inputs[buffer] = result.outputs.pop(buffer)
