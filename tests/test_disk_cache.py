@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from torch_tinygrad.engine import plans
 from torch_tinygrad.engine.devices import is_host
+from torch_tinygrad.lower.steps import AtenStep, Operand
 
 from .processes import run
 
@@ -136,6 +139,24 @@ def test_programs_of_devices_with_memory_of_their_own_are_kept(tmp_path):
         assert second[same] == first[same], same
     if is_host():
         assert outcome(folder, ELSEWHERE)["loads"] == 0  # those of the host are others
+
+
+def plan_with(*arguments) -> plans.Plan:
+    """A program of one step of ATen's, with these arguments."""
+    vector = Operand((2,), torch.float32, (1,), 0)
+    step = AtenStep("aten::svd", arguments, ((0,), (1, 3)), (vector, vector), (None, vector), True)
+    steps = [plans.Constant(0, 0), plans.Aten(step, [0, 1])]
+    return plans.Plan([0], [2, 1], [4, 8], [64], [3], [], 8, [b"\0\1"], [(0, 0, 4), (1, 4, 8)], steps)
+
+
+def test_what_is_written_is_read():
+    plan = plan_with(None, True, 7, -0.5, float("inf"), "all", 3 - 4j, [1, [2.5]])
+    assert plans.from_bytes(plans.to_bytes(plan), "CPU") == plan
+
+
+def test_what_has_no_form_is_not_written():
+    with pytest.raises(plans.Unwritable, match="a dtype"):
+        plans.to_bytes(plan_with(torch.float32))
 
 
 def test_zero_keeps_nothing(tmp_path):

@@ -72,8 +72,12 @@ def to_bytes(plan: Plan) -> bytes:
     plain = {f.name: getattr(plan, f.name) for f in fields(plan)}
     plain["constants"] = [binary(c) for c in plan.constants]
     plain["steps"] = [_WRITERS[type(step)](step, binary) for step in plan.steps]
-    text = json.dumps({"plan": plain, "parts": [len(p) for p in parts]}).encode()
+    text = json.dumps({"plan": plain, "parts": [len(p) for p in parts]}, default=_refuse).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+
+
+def _refuse(value: Any) -> Any:
+    raise Unwritable(f"a {type(value).__name__}")
 
 
 def from_bytes(data: bytes, device: str) -> Plan:
@@ -96,9 +100,6 @@ def from_bytes(data: bytes, device: str) -> Plan:
 def _write_launch(launch: Launch, binary: Callable[[bytes], int]) -> list:
     _, linear, _, code = launch.program.src
     info: ProgramInfo = launch.program.arg
-    sizes = [*info.global_size, *(info.local_size or ())]
-    if not all(isinstance(size, int) for size in sizes):
-        raise Unwritable(f"sizes of a launch: {sizes}")
     parameters = [_write_parameter(u) for u in linear.src if u.op is Ops.PARAM]
     rest = [info.name, info.global_size, info.local_size, info.globals, info.outs, info.ins, astuple(info.target)]
     return ["launch", launch.operands, binary(code.arg), parameters, rest]
@@ -189,9 +190,7 @@ def _write_value(value: Any) -> Any:
         return value
     if type(value) in (list, tuple):
         return [_write_value(v) for v in value]
-    if type(value) is complex:
-        return {"complex": [value.real, value.imag]}
-    raise Unwritable(f"an argument of type {type(value).__name__}")
+    return {"complex": [value.real, value.imag]} if type(value) is complex else _refuse(value)
 
 
 def _read_value(value: Any) -> Any:
