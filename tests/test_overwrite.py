@@ -83,6 +83,22 @@ def test_values_are_those_of_the_cpu(change):
     both(program, rtol=1e-4, atol=1e-4)
 
 
+def test_what_the_cpu_computes_is_not_lost():
+    """Found by fuzzing: a step of ATen's has its result where it allocated it."""
+
+    def program(device):
+        a = torch.view_as_complex(data(1, 5, 2, device=device))
+        b = data(ROWS, ROWS, device=device)
+        yield
+        a[0::2] = True
+        a.reshape(-1).nan_to_num_(2)
+        b.copy_(b.t() @ b + 0)
+        yield
+        return a, b * 2
+
+    both(program)
+
+
 @pytest.mark.skipif(not is_host(), reason="addresses are the host's")
 @pytest.mark.parametrize(
     "make",

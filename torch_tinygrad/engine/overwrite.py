@@ -14,8 +14,9 @@ from .order import Call
 
 
 def replaceable(calls: list[Call], outputs: dict[UOp, int], inputs: dict[UOp, int]) -> set[UOp]:
-    """The outputs that their only writer may store over the buffer that their storage had. `outputs` has the storage of
-    each new buffer of that buffer's size, `inputs` that of each version of a buffer; calls run in this order."""
+    """The outputs that their only writer, a kernel, may store over the buffer that their storage had. `outputs` has the
+    storage of each new buffer of that buffer's size, `inputs` that of each version of a buffer; calls run in this
+    order."""
     storages = set(outputs.values())
     last_use: dict[int, int] = {}
     writers: dict[UOp, list[int]] = {}
@@ -28,6 +29,8 @@ def replaceable(calls: list[Call], outputs: dict[UOp, int], inputs: dict[UOp, in
     found = set()
     for buffer, number in outputs.items():
         match writers.get(buffer, []):
+            case [writer] if calls[writer].uop.src[0].op is not Ops.SINK:
+                continue  # what ATen computes may lie where ATen allocates it
             case [writer] if last_use.get(number, -1) < writer:
                 found.add(buffer)
             case [writer] if last_use[number] == writer and _overwrites_in_turn(calls[writer], buffer, number, inputs):
@@ -38,7 +41,7 @@ def replaceable(calls: list[Call], outputs: dict[UOp, int], inputs: dict[UOp, in
 def _overwrites_in_turn(call: Call, output: UOp, number: int, inputs: dict[UOp, int]) -> bool:
     """Whether a kernel reads of the storage only the element that it is about to store."""
     sink, arguments = call.uop.src[0], get_call_arg_uops(call.uop)
-    if sink.op is not Ops.SINK or any(inputs.get(b) == number for b in call.writes):
+    if any(inputs.get(b) == number for b in call.writes):
         return False
     parts = sink.toposort()
     stores = [u for u in parts if u.op is Ops.STORE and _buffer(u.src[0], arguments) is output]
