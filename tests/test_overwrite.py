@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from tests.differential import both, data
-from torch_tinygrad import _C
-from torch_tinygrad.engine.devices import is_host
 
 ROWS = 96
 
@@ -99,23 +96,15 @@ def test_what_the_cpu_computes_is_not_lost():
     both(program)
 
 
-@pytest.mark.skipif(not is_host(), reason="addresses are the host's")
-@pytest.mark.parametrize(
-    "make",
-    [torch.optim.AdamW, torch.optim.Adam, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True)],
-    ids=["AdamW", "Adam", "SGD"],
-)
-def test_an_optimizer_keeps_everything_in_its_place(make):
-    parameters = [nn.Parameter(torch.randn(size, device="tiny")) for size in ((200, 300), (5000,), (7,))]
-    optimizer = make(parameters)
+def test_what_is_overwritten_is_not_loaded_again():
+    """Found by fuzzing: a C compiler loaded an element for a second result after the first had been stored over it."""
 
-    def step() -> list[int]:
-        for p in parameters:
-            p.grad = p.detach() * 0.1
-        optimizer.step()
-        state = [t for p in parameters for t in optimizer.state[p].values() if torch.is_tensor(t)]
-        return [_C.buffer_address(t.detach()) for t in (*parameters, *state) if t.device.type == "tiny"]
+    def program(device):
+        a = data(5, 2, dtype=torch.int64, device=device).permute(1, 0)
+        b = data(2, 5, dtype=torch.bool, device=device)
+        yield
+        c = -a
+        a.add_(b)
+        return a, c
 
-    step()
-    places = step()
-    assert step() == places and step() == places
+    both(program)

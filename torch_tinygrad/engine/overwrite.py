@@ -52,7 +52,11 @@ def _overwrites_in_turn(call: Call, output: UOp, number: int, inputs: dict[UOp, 
     needed = value.backward_slice_with_self
     if any(load.src[1:] != element.src[1:] or load not in needed for load in loads):
         return False
-    return not may_load_twice((u.src[1] for u in parts if u.op is Ops.STORE), loads)
+    # To a C compiler the two names are two places: it may load for another store what is overwritten by then.
+    others = [u for u in parts if u.op is Ops.STORE and u is not stores[0]]
+    if any(load in other.backward_slice for other in others for load in loads):
+        return False
+    return not may_load_twice([value], loads)
 
 
 def _buffer(element: UOp, arguments: list[UOp]) -> UOp | None:
