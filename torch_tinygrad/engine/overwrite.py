@@ -1,7 +1,7 @@
 """Results that may lie where the values they replace lay: nobody reads those any more.
 
-A storage whose new value was stored for others to read would otherwise get a new buffer: the processor then fetches memory
-only to overwrite it.
+A storage whose new value was stored for others to read would otherwise get a new buffer: memory that the processor
+fetches only to overwrite it.
 """
 
 from __future__ import annotations
