@@ -49,6 +49,9 @@ def _overwrites_in_turn(call: Call, output: UOp, number: int, inputs: dict[UOp, 
     if len(stores) != 1 or len(stores[0].src) != 2 or any(u.op is Ops.REDUCE for u in parts):
         return False
     element, value = stores[0].src
+    indirect = any(u.op is Ops.INDEX and u.src[0].op is not Ops.PARAM for u in parts)
+    if not loads or indirect or any(u.op is Ops.RANGE and u not in element.ranges for u in parts):
+        return False  # a kernel of our own, which may come by an element more than once
     needed = value.backward_slice_with_self
     if any(load.src[1:] != element.src[1:] or load not in needed for load in loads):
         return False
