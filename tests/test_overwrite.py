@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from tests.differential import both, data
+from torch_tinygrad import _C
+from torch_tinygrad.engine.devices import is_host
 
 ROWS = 96
 
@@ -108,3 +111,25 @@ def test_what_is_overwritten_is_not_loaded_again():
         return a, c
 
     both(program)
+
+
+@pytest.mark.skipif(not is_host(), reason="addresses are the host's")
+@pytest.mark.parametrize(
+    "make",
+    [torch.optim.AdamW, torch.optim.Adam, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True)],
+    ids=["AdamW", "Adam", "SGD"],
+)
+def test_an_optimizer_keeps_everything_in_its_place(make):
+    parameters = [nn.Parameter(torch.randn(size, device="tiny")) for size in ((200, 300), (5000,), (7,))]
+    optimizer = make(parameters)
+
+    def step() -> list[int]:
+        for p in parameters:
+            p.grad = p.detach() * 0.1
+        optimizer.step()
+        state = [t for p in parameters for t in optimizer.state[p].values() if torch.is_tensor(t)]
+        return [_C.buffer_address(t.detach()) for t in (*parameters, *state) if t.device.type == "tiny"]
+
+    step()
+    places = step()
+    assert step() == places and step() == places

@@ -6,7 +6,8 @@ before the writer of the next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 
@@ -59,6 +60,21 @@ def slots(kernel: UOp) -> tuple[set[int], set[int]]:
             if s.op in (Ops.INDEX, Ops.SHRINK) and (buffer := s.src[0].buf_uop).op is Ops.PARAM:
                 (writes if u.op is Ops.STORE and i == 0 else reads).add(buffer.arg.slot)
     return reads, writes
+
+
+def kernel_call(kernel: UOp, buffers: list[UOp]) -> Call:
+    """A call of a kernel with those of the buffers, by the numbers it knows them by, that it uses."""
+    used = list(dict.fromkeys(u.arg.slot for u in kernel.toposort() if u.op is Ops.PARAM))
+    kernel = kernel.substitute(renumbered(kernel, {slot: i for i, slot in enumerate(used)}), walk=True)
+    arguments = [buffers[slot] for slot in used]
+    reads, writes = slots(kernel)
+    return Call(kernel.call(*arguments), {arguments[i] for i in reads}, {arguments[i] for i in writes})
+
+
+def renumbered(kernel: UOp, numbers: Sequence[int] | dict[int, int]) -> dict[UOp, UOp]:
+    """For each buffer that a kernel uses, the same by its new number."""
+    params = [u for u in kernel.toposort() if u.op is Ops.PARAM]
+    return {u: u.replace(arg=replace(u.arg, slot=numbers[u.arg.slot])) for u in params}
 
 
 def dependencies(calls: list[Call], older: dict[UOp, list[UOp]]) -> list[set[int]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
 
-from .merge import may_load_twice
-from .order import Call
+from .elements import body_of
+from .order import Call, kernel_call, renumbered
 
 
 def replaceable(calls: list[Call], outputs: dict[UOp, int], inputs: dict[UOp, int]) -> set[UOp]:
@@ -39,29 +39,27 @@ def replaceable(calls: list[Call], outputs: dict[UOp, int], inputs: dict[UOp, in
 
 
 def _overwrites_in_turn(call: Call, output: UOp, number: int, inputs: dict[UOp, int]) -> bool:
-    """Whether a kernel reads of the storage only the element that it is about to store."""
+    """Whether the kernel has read all that it needs of the storage when it stores the output over it."""
+    arguments = get_call_arg_uops(call.uop)
+    body = body_of(call.uop.src[0])
+    if body is None or any(a.op is not Ops.BUFFER for a in arguments):
+        return False
+
+    def memory(element: UOp) -> UOp | int:
+        buffer = arguments[element.src[0].arg.slot]
+        return number if buffer is output else inputs.get(buffer, buffer)
+
+    return body.overwrites_in_turn(memory)
+
+
+def with_one_name(call: Call, inputs: dict[UOp, int]) -> Call:
+    """The call with a buffer that has several names under one: to compilers, two parameters are two places, and what is
+    loaded from one may be loaded again after it was overwritten through the other."""
     sink, arguments = call.uop.src[0], get_call_arg_uops(call.uop)
-    if any(inputs.get(b) == number for b in call.writes):
-        return False
-    parts = sink.toposort()
-    stores = [u for u in parts if u.op is Ops.STORE and _buffer(u.src[0], arguments) is output]
-    loads = [u for u in parts if u.op is Ops.INDEX and inputs.get(_buffer(u, arguments)) == number]
-    if len(stores) != 1 or len(stores[0].src) != 2 or any(u.op is Ops.REDUCE for u in parts):
-        return False
-    element, value = stores[0].src
-    indirect = any(u.op is Ops.INDEX and u.src[0].op is not Ops.PARAM for u in parts)
-    if not loads or indirect or any(u.op is Ops.RANGE and u not in element.ranges for u in parts):
-        return False  # a kernel of our own, which may come by an element more than once
-    needed = value.backward_slice_with_self
-    if any(load.src[1:] != element.src[1:] or load not in needed for load in loads):
-        return False
-    # To a C compiler the two names are two places: it may load for another store what is overwritten by then.
-    others = [u for u in parts if u.op is Ops.STORE and u is not stores[0]]
-    if any(load in other.backward_slice for other in others for load in loads):
-        return False
-    return not may_load_twice([value], loads)
-
-
-def _buffer(element: UOp, arguments: list[UOp]) -> UOp | None:
-    parameter = element.src[0] if element.op is Ops.INDEX else element
-    return arguments[parameter.arg.slot] if parameter.op is Ops.PARAM else None
+    if sink.op is not Ops.SINK:
+        return call
+    first: dict[UOp | int, int] = {}
+    numbers = [first.setdefault(inputs.get(buffer, buffer), slot) for slot, buffer in enumerate(arguments)]
+    if len(first) == len(arguments):
+        return call
+    return kernel_call(sink.substitute(renumbered(sink, numbers), walk=True), arguments)

@@ -23,7 +23,7 @@ from . import fixes
 from .kernels import compiled
 from .merge import merged
 from .order import Call, dependencies, in_order, with_accesses
-from .overwrite import replaceable
+from .overwrite import replaceable, with_one_name
 
 
 @dataclass
@@ -114,5 +114,6 @@ def _calls(result: Schedule) -> list[Call]:
     calls = merged(calls, before, names, lasting, with_sums)
     calls = [call for call in calls if not is_placement(call.uop)]  # there is nothing to run: they made an order
     _reuse_buffers(result, calls)
+    calls = [with_one_name(call, result.inputs) for call in calls]
     programs = compiled([call.uop for call in calls])
     return [replace(call, uop=program) for call, program in zip(calls, programs, strict=True)]
