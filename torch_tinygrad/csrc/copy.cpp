@@ -38,7 +38,7 @@ void put(Storage& storage, const at::Tensor& source) {
   storage.buffer = upload(storage.device, values, source.nbytes());
   const auto dtype = source.scalar_type();
   const Range range = is_integral(dtype) ? range_at(values, source.numel(), dtype) : Range::all();
-  note_write(storage, source.nbytes(), dtype, range, true);
+  note_write(storage, source.nbytes() >= storage.nbytes, dtype, range, true);
 }
 
 // A tensor of the device with these bytes, in the CPU tensor's own layout if that is dense.

@@ -105,12 +105,12 @@ Range range_of(const c10::IValue& value) {
   return Range::all();
 }
 
-void note_write(Storage& storage, size_t nbytes, at::ScalarType dtype, const Range& range, bool exact) {
+void note_write(Storage& storage, bool is_whole, at::ScalarType dtype, const Range& range, bool exact) {
   Contents& contents = storage.contents;
   if (range.is_all()) {
     contents = Contents::unknown();
-  } else if (nbytes >= storage.nbytes || contents.range.empty()) {
-    contents = {range, dtype, exact && nbytes >= storage.nbytes};
+  } else if (is_whole || contents.range.empty()) {
+    contents = {range, dtype, exact && is_whole};
   } else if (contents.dtype == dtype) {
     contents = {contents.range.joined(range), dtype, false};
   } else {

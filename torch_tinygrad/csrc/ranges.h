@@ -15,8 +15,8 @@ Range range_at(const void* values, int64_t count, at::ScalarType dtype);
 // Of the n-th result of a call.
 Range result_range(const OpInfo& info, c10::ArrayRef<c10::IValue> args, size_t result, at::ScalarType dtype, int64_t numel);
 
-// A region of `nbytes` of a storage gets values of this range.
-void note_write(Storage& storage, size_t nbytes, at::ScalarType dtype, const Range& range, bool exact = false);
+// A storage, the whole of it or a part, gets values of this range.
+void note_write(Storage& storage, bool is_whole, at::ScalarType dtype, const Range& range, bool exact = false);
 
 // Dtypes whose ranges are followed, and all that they can hold.
 bool is_integral(at::ScalarType dtype);

@@ -2,6 +2,7 @@
 #include "recorder.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/TensorGeometry.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <Python.h>
@@ -159,8 +160,11 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
     const Region& region = trace.regions[trace.refs[r].index];
     Storage& storage = *trace.storages[region.storage];
     storage.written_in = trace.serial;
-    const int64_t numel = c10::multiply_integers(trace.ints.begin() + region.shape, trace.ints.begin() + region.shape + region.ndim);
-    note_write(storage, numel * c10::elementSize(region.dtype), region.dtype, result_range(info, args, r - node.outs, region.dtype, numel));
+    const c10::IntArrayRef sizes(trace.ints.data() + region.shape, region.ndim), strides(sizes.end(), region.ndim);
+    const int64_t numel = c10::multiply_integers(sizes);
+    const Range range = result_range(info, args, r - node.outs, region.dtype, numel);
+    const bool is_whole = numel * c10::elementSize(region.dtype) >= storage.nbytes && at::geometry_is_contiguous(sizes, strides);
+    note_write(storage, is_whole, region.dtype, range);
   }
   trace.nodes.push_back(node);
   stats().nodes++;

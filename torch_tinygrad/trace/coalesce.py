@@ -5,6 +5,7 @@ and results that are only copied elsewhere are written there at once.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from math import prod
 
 from torch_tinygrad.trace.geometry import element_set, extent, overlaps
 from torch_tinygrad.trace.nodes import Node, Region, Storage, Trace
@@ -81,7 +82,8 @@ class _Unneeded:
     def add(self, region: Region) -> None:
         """A write makes what was there before it unneeded."""
         low, high = self.span(region)
-        if high - low == region.numel * region.dtype.itemsize and len(element_set(region)[1]) <= 1:
+        _, dims = element_set(region)
+        if len(dims) <= 1 and high - low == prod(size for size, _ in dims) * region.dtype.itemsize:
             first, last = bisect_left(self.ends, low), bisect_right(self.starts, high)
             if first < last:
                 low, high = min(low, self.starts[first]), max(high, self.ends[last - 1])
