@@ -7,12 +7,14 @@ import itertools
 import math
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 
 import tinygrad.codegen as codegen
 from tinygrad import helpers
 from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
 from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
+from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad.schedule import indexing, rangeify
 from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu
@@ -159,6 +161,22 @@ def _index_dtypes() -> PatternMatcher:
     return PatternMatcher([rule, *weak.pm_lower_index_dtype.patterns])
 
 
+def _numbered(sink: UOp) -> UOp | None:
+    """The number of a thread comes after all buffers. tinygrad numbers it by how many there are, and takes it for the
+    last one where one before that turned out not to be needed."""
+    params = [u for u in sink.toposort() if u.op is Ops.PARAM]
+    unnumbered = [u for u in params if u.arg.slot == -1]
+    after = itertools.count(1 + max((u.arg.slot for u in params), default=-1))
+    places = {u: u.replace(arg=replace(u.arg, slot=next(after))) for u in unnumbered}
+    return sink.substitute(places, walk=True) if places else None
+
+
+def _init_program(self: CPUProgram, device, code) -> None:
+    """As above, where tinygrad itself runs a kernel (in its search): the thread's place among the arguments."""
+    _plain_init_program(self, device, code)
+    self.runtimevars = {name: place for place, (name, *_) in enumerate(code.signature) if name == "core_id"}
+
+
 def _reads(src: UOp, base: UOp) -> bool:
     """Whether the kernel that computes `src` reads `base` itself: what is behind a stored value belongs to others."""
     seen, stack = set(), [src]
@@ -187,6 +205,9 @@ def _replaced(rules: PatternMatcher, old: Callable, new: Callable) -> PatternMat
     return PatternMatcher([(pattern, new if rule is old else rule) for pattern, rule in rules.patterns])
 
 
+_plain_init_program = CPUProgram.__init__
+CPUProgram.__init__ = _init_program
+_parameter_numbers = PatternMatcher([(UPat(Ops.SINK, name="sink"), _numbered)])
 _plain_rewrites, _plain_realize_map = rangeify.earliest_rewrites, indexing.pm_generate_realize_map
 
 _connection: sqlite3.Connection | None = None
@@ -219,6 +240,7 @@ def apply() -> None:
         codegen.pm_simplify_add_image = _image_rules()
     if codegen.pm_lower_index_dtype is weak.pm_lower_index_dtype:
         codegen.pm_lower_index_dtype = _index_dtypes()
+    codegen.pm_number_params = _parameter_numbers
     if codegen.symbolic_simple is symbolic_simple:
         codegen.symbolic_simple = _simplifications()
     if simplify.pm_reduce_load_collapse is _plain_load_collapse:

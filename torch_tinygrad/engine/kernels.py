@@ -10,6 +10,7 @@ from multiprocessing.pool import Pool
 
 from tinygrad import Device
 from tinygrad.codegen import to_program, to_program_cache, to_program_context, to_program_key
+from tinygrad.engine import worker
 from tinygrad.engine.realize import compile_linear
 from tinygrad.engine.worker import _init_worker, _WorkerContext
 from tinygrad.helpers import BEAM, PARALLEL, Context, getenv, to_tuple
@@ -51,7 +52,7 @@ def stop_workers() -> None:
     global _pool
     if _pool is not None:
         _pool.terminate()
-        _pool = None
+        _pool = worker.worker_pool = None
 
 
 class _Progress:
@@ -76,6 +77,7 @@ class _Progress:
 def _searched(calls: list[UOp], beam: int) -> list[UOp]:
     """The calls with the fastest kernels that tinygrad's search finds. It keeps what it found on disk."""
     progress, found = _Progress(len(calls), "searching", "searched"), []
+    worker.worker_pool = _workers() if PARALLEL.value > 1 else None  # what it tries is compiled as we compile
     for done, call in enumerate(calls, 1):
         found += compile_linear(UOp(Ops.LINEAR, src=(call,)), beam=beam).src
         progress.update(done)
