@@ -206,3 +206,86 @@ def test_sums_of_what_folds_to_zeros_are_zero():
         return [torch.count_nonzero(a > 1), (a > 1).sum(), a.masked_select(a > 1), (a > 1).any()]
 
     both(program)
+
+
+OVER_THEIR_OWN_COPIES = {
+    "elements by index": "a[torch.tensor([3, 1, 2, 0, 39, 38, 7, 9], device=device)] = before[:8]",
+    "all by index": "a[torch.arange(39, -1, -1, device=device)] = before",
+    "index_copy_": "a.index_copy_(0, torch.arange(39, -1, -1, device=device), before)",
+    "index_add_": "a.index_add_(0, torch.arange(39, -1, -1, device=device), before)",
+    "scatter_add_": "a.scatter_add_(0, torch.arange(39, -1, -1, device=device), before)",
+    "elements in turn": "for i in range(39): a[i + 1] = a[i] * 0.5 + before[39 - i]",
+    "sums in turn": "for i in range(39): a[i + 1].add_(a[i] * 0.5 + before[38 - i])",
+    "elements": "for i in range(40): a[i] = before[39 - i]",
+    "a part that moves": "for i in range(3): a[i * 3:i * 3 + 20] = before[:20]",
+    "as indices": "a[before.long() % 40] = before.flip(0)",
+}
+
+
+@pytest.mark.parametrize("write", OVER_THEIR_OWN_COPIES.values(), ids=OVER_THEIR_OWN_COPIES)
+def test_kernels_do_not_read_what_they_have_overwritten(write):
+    """A copy of what a kernel of our own writes to is that very memory, until it is overwritten."""
+
+    def program(device):
+        a = data(40, device=device)
+        yield
+        before = a.clone()
+        exec(write, {"a": a, "before": before, "torch": torch, "device": device})
+        return a
+
+    both(program)
+
+
+@pytest.mark.parametrize("shape, strides", [((2, 2), (3, 0)), ((3, 3), (2, 2)), ((2, 2, 2), (0, 3, 1))])
+def test_elements_between_those_written_more_than_once_stay(shape, strides):
+    def program(device):
+        a = data(40, device=device)
+        yield
+        for i in range(40):
+            a[i : i + 2] = i
+        a.as_strided(shape, strides, 4).zero_()
+        return a
+
+    both(program)
+
+
+@pytest.mark.parametrize("device", ["cpu", "tiny"])
+def test_indices_between_those_written_more_than_once_are_checked(device):
+    index = torch.tensor([5, 100, 100, 5]).to(device)
+    index.as_strided((2, 2), (3, 0)).zero_()
+    with pytest.raises(IndexError, match="index 100 is out of bounds for dimension 0 with size 10"):
+        torch.arange(10, device=device)[index]
+
+
+def test_arguments_that_turn_out_to_be_unneeded_do_not_move_the_others():
+    """tinygrad took the number of a thread for a buffer."""
+
+    def program(device):
+        a, b, c, d = (data(300, 220, seed=seed, device=device) for seed in range(4))
+        yield
+        d.copy_(torch.where(d > 0, d, a))
+        d.copy_(d.roll(1, 0) * 0.5 + a)
+        a[::2] = c[::2] * 0.5
+        b.div_(a.abs() + 1)
+        half = b * 0.5 - b
+        a[::2] = d[::2] * 0.5
+        c.copy_(d.flip(0) - c * 0.5)
+        a.sub_(half.mean() * 0.5)
+        return a, b, c, d, half, a * 0.5 - c
+
+    both(program, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_bytes_that_are_not_zero_are_true(pending):
+    def program(device):
+        a = torch.tensor([255, 0, 254, 2, 1, 0, 7, 128], dtype=torch.uint8).to(device)
+        a = a + 0 if pending else a
+        yield
+        mask = a.view(torch.bool)
+        results = [mask.sum(), ~mask, mask & (a > 1), mask.float(), mask.any(), torch.where(mask, 1, 0), a[mask]]
+        mask[2:4] = False
+        mask[6:].logical_not_()
+        return [*results, a, mask.long()]
+
+    both(program)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
-from torch_tinygrad.trace.nodes import Node, Region, reads
+from torch_tinygrad.trace.nodes import Node, reads
 
 from . import maths as m
-from .registry import LOWERINGS, PART_OF, Lowering, is_number, lowers
+from .registry import LOWERINGS, Lowering, is_number, lowers
 from .trigonometry import atan2, hypot
 
 COMPLEX_LOWERINGS: dict[str, Lowering] = {}
@@ -121,14 +121,6 @@ def as_complex(value, dtype: DType | None = None) -> Complex:
 
 
 # ---- in memory ----
-
-
-def parts_region(region: Region) -> Region:
-    """A complex region as the real region of its parts; a real one as it is."""
-    if not region.dtype.is_complex:
-        return region
-    size, stride = (*region.size, 2), (*(2 * s for s in region.stride), 1)
-    return Region(region.storage, PART_OF[region.dtype], size, stride, 2 * region.offset, region.moves)
 
 
 def joined(z: Complex) -> Tensor:

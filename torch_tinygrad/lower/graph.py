@@ -28,11 +28,12 @@ from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .sequence import Numbers, Unfit, lower_sequence
 from .steps import AtenStep, Steps
 from .storages import Flat
-from .threads import SMALL, has_groups, writing_in_place
+from .threads import SMALL, has_groups
 
 # Operators that change a few elements of their first argument.
-UPDATES = {
-    "aten::index_put", "aten::_index_put_impl", "aten::index_copy", "aten::index_add", "aten::index_fill.int_Scalar",
+PUTS = {"aten::index_put", "aten::_index_put_impl"}
+UPDATES = PUTS | {
+    "aten::index_copy", "aten::index_add", "aten::index_fill.int_Scalar",
     "aten::index_fill.int_Tensor", "aten::scatter.src", "aten::scatter.value", "aten::scatter_add",
 }  # fmt: skip
 
@@ -54,6 +55,15 @@ class Graph:
     def step(self, call: UOp) -> AtenStep:
         """The step that a call of a CUSTOM_FUNCTION stands for."""
         return self.steps[int(call.src[0].arg.partition(":")[2])]
+
+
+def _updates(node: Node) -> bool:
+    """Whether the node changes a few elements of what it writes to, and can do so there. Sums of bools cannot: bytes,
+    which bools are in memory, overflow."""
+    if node.op not in UPDATES or node.args[0] != node.outs[0]:
+        return False
+    adds = node.op in ("aten::index_add", "aten::scatter_add") or (node.op in PUTS and node.args[3])
+    return not (adds and node.outs[0].dtype is torch.bool)
 
 
 class NodeError(RuntimeError):
@@ -223,6 +233,8 @@ class _Builder:
                 result = result.cast(dtype)
             if tuple(result.shape) != out.size:
                 result = result.expand(out.size)
+            if out.dtype is torch.bool:
+                result = result.cast(dtypes.uint8)  # as it lies in memory
             self.note_origin(node.op, result)
             if isinstance(result, Tensor) and self.costs.is_stored_now(result, is_shared=out in self.shared):
                 self.write_held(node, out, result)
@@ -270,11 +282,10 @@ class _Builder:
             extra["rng"] = Random(self.lift([seed], False).reshape(()), self.lift([offset], False).reshape(()))
         result = lowering(positional, keyword, **extra)
         target = node.outs[0]
-        if node.op in UPDATES and target is not None and node.args[0] == target and isinstance(result, Tensor):
+        if _updates(node) and target is not None and isinstance(result, Tensor):
 
             def in_place(state: Tensor) -> Tensor:
-                with writing_in_place():
-                    return lowering([state, *positional[1:]], keyword, **extra)
+                return lowering([state, *positional[1:]], keyword, **extra)
 
             return self.graph.flats[target.storage].update(target, result, in_place)
         self.write(node, list(result) if isinstance(result, (tuple, list)) else [result])

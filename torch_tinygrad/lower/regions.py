@@ -10,6 +10,8 @@ from tinygrad import Tensor, dtypes
 from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region
 
+from .registry import PART_OF
+
 
 def apply(value: Tensor, plan: list[geometry.Step]) -> Tensor:
     """The movement operations of a plan, on a tensor."""
@@ -20,6 +22,17 @@ def apply(value: Tensor, plan: list[geometry.Step]) -> Tensor:
 
 def covers(n: int, region: Region) -> bool:
     return region.moves < 0 and geometry.covers(n, region.size, region.stride, region.offset)
+
+
+def in_memory(region: Region) -> Region:
+    """The region as what lies there: of complex numbers both parts, in a new last dimension, and of bools the bytes,
+    which are true if they are not zero."""
+    if region.dtype is torch.bool:
+        return region.at(dtype=torch.uint8)
+    if not region.dtype.is_complex:
+        return region
+    size, stride = (*region.size, 2), (*(2 * s for s in region.stride), 1)
+    return Region(region.storage, PART_OF[region.dtype], size, stride, 2 * region.offset, region.moves)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from torch_tinygrad.trace.pointwise import COPY, FILL
 from torch_tinygrad.trace.sequence import nests
 
 from .loops import Loops, run
+from .regions import in_memory
 from .registry import LOWERINGS, TO_TINY, Lowering, Meta
 from .storages import Flat
 from .threads import fresh, writing_in_place
@@ -140,11 +141,11 @@ class _Kernel:
         for statement in statements:
             for operand in statement.operands:
                 if isinstance(operand.part, Region) and not operand.slot.private:
-                    dtypes.setdefault(operand.part.storage, operand.dtype)
+                    dtypes.setdefault(operand.part.storage, TO_TINY[in_memory(operand.part).dtype])
             for out, slot, _ in statement.results:
                 if not slot.private and out.storage not in self.written:
                     self.written.append(out.storage)
-                    dtypes.setdefault(out.storage, TO_TINY[out.dtype])
+                    dtypes.setdefault(out.storage, TO_TINY[in_memory(out).dtype])
         read = [storage for storage in dtypes if storage not in self.written]
         self.versions = [flats[storage].begin(dtypes[storage]) for storage in self.written]
         self.outs = [
@@ -203,7 +204,8 @@ class _Kernel:
                 return loops.load(table, self.number_place(operand, iteration, at)).cast(operand.dtype)
             if part in known and operand.slot.private:
                 return loops.value(known[part])
-            return loops.load(buffers[self.buffer_of[part.storage]], self.place(part, operand.slot, iteration, at))
+            buffer = buffers[self.buffer_of[part.storage]]
+            return loops.load(buffer, self.place(part, operand.slot, iteration, at)).cast(operand.dtype)
 
         loads = {operand.placeholder: load(operand) for operand in statement.operands}
         made = [loops.variable(_with_loads(result, loads), result.dtype) for _, _, result in statement.results]
@@ -212,7 +214,8 @@ class _Kernel:
                 known[out] = variable
             else:
                 target = buffers[self.buffer_of[out.storage]]
-                loops.store((target, self.place(out, slot, iteration, at), loops.value(variable)))
+                value = loops.value(variable).cast(target.dtype)
+                loops.store((target, self.place(out, slot, iteration, at), value))
 
 
 def lower_sequence(loop: Loop, flats: list[Flat], numbers: Numbers, device: str) -> None:
@@ -230,7 +233,8 @@ def lower_sequence(loop: Loop, flats: list[Flat], numbers: Numbers, device: str)
         raise Unfit
     kernel = _Kernel(loop, statements, flats, numbers)
     width = max(region.numel for region, _ in written)
-    with writing_in_place():
+    older = {name for versions in (flats[s].versions for s in kernel.written) if versions for name in versions.names}
+    with writing_in_place({out.uop.buf_uop for out in kernel.outs}, older):
         results = run("sequence", kernel.write, 1, width, kernel.outs, *kernel.inputs)
     for storage, version, value in zip(kernel.written, kernel.versions, results, strict=True):
         if version is None:

@@ -14,9 +14,8 @@ from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Node, Number, Region, Trace
 
 from .channels_last import activations_of, is_same_layout, is_small_part, order_of, strides_in, weight_of
-from .complex import parts_region
 from .in_place import held
-from .regions import covers
+from .regions import covers, in_memory
 from .registry import TO_TINY, Meta
 from .threads import is_stored
 
@@ -80,7 +79,7 @@ class Steps:
                     inputs.append(buffer)
                     operands.append(Operand(argument.size, argument.dtype, argument.stride, argument.offset - first))
                 else:
-                    inputs.append(flat.read(parts_region(argument)))
+                    inputs.append(flat.read(in_memory(argument)))
                     operands.append(Operand(argument.size, argument.dtype, strides_of(argument.size), 0))
                 return None
             if isinstance(argument, Number):
@@ -101,7 +100,7 @@ class Steps:
             AtenStep(node.op, arguments, tuple(paths), tuple(operands), tuple(results), is_fallback)
         )
         function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
-        outs = [None if out is None else parts_region(out) for out in node.outs]
+        outs = [None if out is None else in_memory(out) for out in node.outs]
         buffers = [
             UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
             for out in outs

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import UOp
@@ -18,13 +19,13 @@ from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region, Storage
 
 from .blocks import ALIGNMENT, Places
-from .complex import Complex, joined, parts_region, split
+from .complex import Complex, joined, split
 from .gather import take_flat
 from .in_place import Version, Versions, held, stores_itself
 from .patches import Blocks, Copies, Patch, interval
-from .regions import Shift, apply, bytes_region, covers
+from .regions import Shift, apply, bytes_region, covers, in_memory
 from .registry import TO_TINY
-from .threads import SMALL, is_stored
+from .threads import SMALL, is_stored, writing_in_place
 from .updates import update, write_shifted
 
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
@@ -108,6 +109,8 @@ class Flat:
     def read(self, region: Region) -> Tensor | Complex:
         if region.dtype.is_complex:
             return self._read_complex(region)
+        if region.dtype is torch.bool:
+            return self.read(in_memory(region)) != 0
         dtype = TO_TINY[region.dtype]
         if region.numel == 0:
             return Tensor.zeros(region.size, dtype=dtype, buffer=False)
@@ -146,6 +149,7 @@ class Flat:
         in one yet is put there, for all who read it, unless most of it is not wanted."""
         if region.dtype.is_complex or region.numel == 0 or region.moves >= 0:
             return None
+        region = in_memory(region)
         if self.patches and self._is_worth_storing():
             self.store_patches()
         if (part := self._stored_patch(region)) is not None:
@@ -165,6 +169,7 @@ class Flat:
         """A buffer in which the region, all of the storage, lies with its dimensions in this order, slowest first. A
         value that is not in a buffer yet is put there, for all who read it; one that is in another, or must end in
         another, is copied only if `copies`."""
+        region = in_memory(region)
         dtype = TO_TINY[region.dtype]
         if self.patches or self.is_ragged(dtype) or not covers(self.count(dtype), region):
             return None
@@ -194,7 +199,7 @@ class Flat:
         return self.copies.buffers[key]
 
     def _read_complex(self, region: Region) -> Complex:
-        numbers, parts = self.numbers, parts_region(region)
+        numbers, parts = self.numbers, in_memory(region)
         if numbers is None or numbers.dtype != TO_TINY[parts.dtype] or region.numel == 0:
             return split(self.read(parts))
         return numbers.map(lambda part: self.strided(part, region))
@@ -254,7 +259,7 @@ class Flat:
     # ---- writing ----
 
     def _write_complex(self, region: Region, value: Complex) -> None:
-        self.write(parts_region(region), joined(value))
+        self.write(in_memory(region), joined(value))
         n = self.storage.nbytes // region.dtype.itemsize
         plan = geometry.write_plan(n, region.size, region.stride, region.offset)
         if plan is not None and covers(n, region):
@@ -265,6 +270,8 @@ class Flat:
             return
         if isinstance(value, Complex):
             return self._write_complex(region, value)
+        if region.dtype is torch.bool:
+            return self.write(in_memory(region), value.cast(dtypes.uint8))
         self.numbers = None
         dtype = TO_TINY[region.dtype]
         if self.is_ragged(dtype):
@@ -313,6 +320,8 @@ class Flat:
 
     def update(self, region: Region, value: Tensor, in_place: Callable[[Tensor], Tensor]) -> None:
         """A write of the whole storage that changes little of it: `in_place` does so in the buffer itself."""
+        if region.dtype is torch.bool:
+            region, value = in_memory(region), value.cast(dtypes.uint8)
         dtype = TO_TINY[region.dtype]
         if self.is_ragged(dtype):
             return self.write(region, value)
@@ -396,7 +405,8 @@ class Flat:
         for patch in self.in_place_patches():
             region = patch.region
             if patch.update is not None:
-                updated = patch.update(Tensor(version.state))
+                with writing_in_place([version.name], self.versions.names):
+                    updated = patch.update(Tensor(version.state))
                 if stores_itself(updated, version):
                     version.state = updated.uop.base.reshape(version.state.shape)
                     continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import contextmanager
 
 from tinygrad import Device, Tensor
@@ -39,27 +39,29 @@ def thread_ranges(size: int, axis: int, parallel: bool) -> tuple[UOp, list[UOp]]
     return group * LANES + lane, [group, lane]
 
 
-_in_place = False
+_targets: Collection[UOp] = ()
+_overwritten: Collection[UOp] = ()
 
 
 @contextmanager
-def writing_in_place():
-    """Inside, a tensor that is a buffer may be written as it is: `fresh` does not copy it."""
-    global _in_place
-    before, _in_place = _in_place, True
+def writing_in_place(targets: Collection[UOp], older: Collection[UOp]):
+    """Inside, these buffers are written as they are: `fresh` does not copy them. What `older` names is the same memory
+    before that: `stored` copies it, so that no kernel reads what it has overwritten."""
+    global _targets, _overwritten
+    before, (_targets, _overwritten) = (_targets, _overwritten), (targets, older)
     try:
         yield
     finally:
-        _in_place = before
+        _targets, _overwritten = before
 
 
 def is_writing_in_place() -> bool:
-    return _in_place
+    return bool(_targets)
 
 
 def fresh(x: Tensor) -> Tensor:
     """A copy of `x` in a buffer that nothing else reads, so that a kernel may write into it."""
-    if _in_place and is_stored(x):
+    if is_stored(x) and unshaped(x.uop).buf_uop in _targets:
         return x
     buffer = Tensor.empty(*x.shape, dtype=x.dtype, device=x.device).uop
     return Tensor(buffer.after(buffer.store(x.uop)))
@@ -67,7 +69,7 @@ def fresh(x: Tensor) -> Tensor:
 
 def stored(x: Tensor) -> Tensor:
     """`x` in a buffer that a kernel may read. Constants have none, and expressions may turn out to be constants."""
-    return x if is_stored(x) else fresh(x)
+    return x if is_stored(x) and unshaped(x.uop).buf_uop not in _overwritten else fresh(x)
 
 
 def before_sum(x: Tensor) -> Tensor:
