@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +22,7 @@ SHAPES = ((6,), (2, 3), (4, 4), (3, 2, 2), (1, 5), (), (9,), (5, 2), (40,))
 FLOATS = (torch.float32, torch.float64, torch.float16)
 INTEGERS = (torch.int32, torch.int64, torch.uint8, torch.int16)
 DTYPES = (*FLOATS, *INTEGERS, torch.float32, torch.float32, torch.bool, torch.complex64)
+LARGE = (180, 190)  # enough for kernels that threads share
 MOST_LIVE, MOST_ELEMENTS = 7, 48
 
 
@@ -101,7 +103,8 @@ def broadcasts(shape, to) -> bool:
 
 
 def make(pair: Pair, choice: Choice) -> str:
-    name, shape, dtype = pair.new_name(), choice.pick(SHAPES), choice.pick(DTYPES)
+    name, dtype = pair.new_name(), choice.pick(DTYPES)
+    shape = choice.pick(SHAPES) if choice.integer(0, 15) else LARGE
     seed, layout = choice.integer(0, 3), choice.pick(("dense", "dense", "gaps", "permuted", "zeros"))
     if layout == "zeros" or not shape:
         return f"{name} = torch.zeros({shape}, dtype={dtype}, device=device)"
@@ -263,6 +266,8 @@ def indexed_write(pair: Pair, choice: Choice) -> str | None:
     index = f"torch.arange({count}, device=device).flip(0)"
     shape = tuple(count if d == dim else s for d, s in enumerate(t.shape))
     fresh, of_rows = (values(s, t.dtype, choice.integer(0, 3)) for s in (shape, t.shape))
+    if choice.integer(0, 3) == 0:  # what is overwritten
+        fresh, of_rows = f"{name}.clone().narrow({dim}, 0, {count})", f"{name}.clone()"
     few = min(t.numel(), 3)
     spread = f"{index}.view({tuple(-1 if d == dim else 1 for d in range(t.dim()))}).expand({shape})"
     rows_at = f"(torch.arange({t.size(0)}, device=device).flip(0)"
@@ -300,6 +305,7 @@ LOOPS = (
 def loop(pair: Pair, choice: Choice) -> str | None:
     """Many small writes in a row."""
     names = [n for n in pair.live() if pair.cpu[n].dim() and not writes_itself_twice(pair.cpu[n])]
+    names = [n for n in names if max(pair.cpu[n].shape) <= max(LARGE)]
     if not names:
         return None
     name = choice.pick(names)
@@ -323,12 +329,17 @@ COMPUTE = (
 )  # fmt: skip
 
 
+GROWING = ("cat", "stack", "repeat_interleave", "diag", "[torch.tensor", "nonzero")
+
+
 def compute(pair: Pair, choice: Choice) -> str | None:
     """A new tensor from one or two others."""
-    names = [n for n in pair.live() if pair.cpu[n].numel() <= MOST_ELEMENTS]
+    text = choice.pick(COMPUTE)
+    most = MOST_ELEMENTS if any(word in text for word in GROWING) else prod(LARGE)
+    names = [n for n in pair.live() if pair.cpu[n].numel() <= most]
     if not names:
         return None
-    a, b, text = choice.pick(names), choice.pick(names), choice.pick(COMPUTE)
+    a, b = choice.pick(names), choice.pick(names)
     if "tensor(" in text and (not pair.cpu[a].dim() or not pair.cpu[a].size(0)):
         return None
     return f"{pair.new_name()} = {text.replace('{a}', a).replace('{b}', b)}"

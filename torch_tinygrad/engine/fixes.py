@@ -18,7 +18,7 @@ from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad.schedule import indexing, rangeify
 from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu
-from tinygrad.uop.symbolic import sym, symbolic, symbolic_simple
+from tinygrad.uop.symbolic import pm_data_invalid, sym, symbolic, symbolic_simple
 
 
 def _move_where_load(gate, l, a, w):
@@ -159,6 +159,27 @@ def _index_dtypes() -> PatternMatcher:
     number = UPat.cvar("c", dtype=dtypes.weaks)
     rule = (UPat(Ops.BITCAST, name="root", src=(number,)), _bits_of_a_number)
     return PatternMatcher([rule, *weak.pm_lower_index_dtype.patterns])
+
+
+def _lifted_from_true(cond, i, x, a, c):
+    """What is invalid where a condition chooses it makes the whole invalid, but only if the condition is known without
+    reading data: that may be invalid itself where nobody wants it, and `or` with it would be. tinygrad then stored
+    nothing there."""
+    if c.is_invalid or a.op_in_backward_slice_with_self(Ops.INDEX, Ops.LOAD, Ops.REDUCE):
+        return None
+    return (a.logical_not() | cond).where(a.where(x, c), i)
+
+
+def _lifted_from_false(cond, i, x, a, b):
+    if b.is_invalid or a.op_in_backward_slice_with_self(Ops.INDEX, Ops.LOAD, Ops.REDUCE):
+        return None
+    return (a | cond).where(a.where(b, x), i)
+
+
+# Rules are parts of many sets of rules by now: these two are changed where they are.
+_lifts = [rule for _, rule in pm_data_invalid.patterns if rule.__code__.co_varnames[:4] == ("cond", "i", "x", "a")]
+for _rule, _sound in zip(_lifts, (_lifted_from_true, _lifted_from_false), strict=True):
+    _rule.__code__ = _sound.__code__
 
 
 def _numbered(sink: UOp) -> UOp | None:
