@@ -297,7 +297,7 @@ def test_places_that_a_choice_by_data_leaves_out_are_stored():
         """
         t1 = data(3, 2, 5, dtype=torch.float32, seed=2, device=device)[..., 1::2]
         t1.transpose_(-1, 0)
-        t1.put_(torch.arange(3, device=device) // 2, data(3, dtype=torch.float32, seed=2, device=device), accumulate=True)
+        t1.put_(torch.arange(3, device=device) // 2, data(3, seed=2, device=device), accumulate=True)
         for i in range(2): t1.select(0, i).add_(i)
         t1[t1.select(-1, 0) > 0] = -3
         t3 = t1.diagonal(0, 0, -1)
