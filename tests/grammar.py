@@ -312,7 +312,10 @@ def loop(pair: Pair, choice: Choice) -> str | None:
     t = pair.cpu[name]
     alike = [n for n in names if pair.cpu[n].shape == t.shape and not share_memory(pair.cpu[n], t)]
     alike = [n for n in alike if pair.cpu[n].dtype == t.dtype]
-    other = choice.pick([*alike, f"{name}.clone()"])
+    copies = [f"{name}.clone()"] if t.numel() <= MOST_ELEMENTS else []  # each iteration copies all of it
+    if not alike + copies:
+        return None
+    other = choice.pick(alike + copies)
     form = choice.pick(LOOPS)
     count = t.size(-1 if "..." in form else 0)
     return f"for i in range({count}): {form.replace('{t}', name).replace('{u}', other).replace('{n}', str(count))}"

@@ -17,7 +17,7 @@ from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad.schedule import indexing, rangeify
 from tinygrad.uop import weak
-from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu, recursive_property
 from tinygrad.uop.symbolic import pm_data_invalid, sym, symbolic, symbolic_simple
 
 
@@ -159,6 +159,20 @@ def _index_dtypes() -> PatternMatcher:
     number = UPat.cvar("c", dtype=dtypes.weaks)
     rule = (UPat(Ops.BITCAST, name="root", src=(number,)), _bits_of_a_number)
     return PatternMatcher([rule, *weak.pm_lower_index_dtype.patterns])
+
+
+def _operations(self: UOp) -> int:
+    """A bit for each kind of operation that a value is made of."""
+    return functools.reduce(lambda found, source: found | source._operations, self.src, 1 << self.op.value)
+
+
+def _is_made_of(self: UOp, *kinds: Ops) -> bool:
+    """tinygrad looks through all that a value is made of, again for each value: quadratic in what patches compose."""
+    return any(self._operations >> kind.value & 1 for kind in kinds)
+
+
+UOp._operations = recursive_property(_operations)
+UOp.op_in_backward_slice_with_self = _is_made_of
 
 
 def _lifted_from_true(cond, i, x, a, c):
