@@ -209,7 +209,8 @@ def measure(name: str, contender: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=[""], help="parts of workload names")
-    parser.add_argument("--contenders", nargs="+", default=[TINY, EAGER, TINYJIT])
+    contenders = [TINY, EAGER, TINYJIT]
+    parser.add_argument("--contenders", nargs="+", default=contenders, choices=contenders)
     parser.add_argument("--timeout", type=int, default=240, help="seconds for a workload of a contender")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
