@@ -163,7 +163,8 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
     const c10::IntArrayRef sizes(trace.ints.data() + region.shape, region.ndim), strides(sizes.end(), region.ndim);
     const int64_t numel = c10::multiply_integers(sizes);
     const Range range = result_range(info, args, r - node.outs, region.dtype, numel);
-    const bool is_whole = numel * c10::elementSize(region.dtype) >= storage.nbytes && at::geometry_is_contiguous(sizes, strides);
+    const bool is_whole =
+        !range.is_all() && numel * c10::elementSize(region.dtype) >= storage.nbytes && at::geometry_is_contiguous(sizes, strides);
     note_write(storage, is_whole, region.dtype, range);
   }
   trace.nodes.push_back(node);

@@ -12,7 +12,6 @@ from tinygrad import Device
 from tinygrad.codegen import to_program, to_program_cache, to_program_context, to_program_key
 from tinygrad.engine import worker
 from tinygrad.engine.realize import compile_linear
-from tinygrad.engine.worker import _init_worker, _WorkerContext
 from tinygrad.helpers import BEAM, PARALLEL, Context, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp
 
@@ -25,7 +24,7 @@ _pool: Pool | None = None
 
 
 def _start_worker() -> None:
-    _init_worker()
+    worker._init_worker()
     _prepare()
 
 
@@ -43,7 +42,7 @@ def _compile(task):
 def _workers() -> Pool:
     global _pool
     if _pool is None:
-        _pool = _WorkerContext().Pool(min(PARALLEL.value, os.cpu_count() or 1), _start_worker)
+        _pool = worker._WorkerContext().Pool(min(PARALLEL.value, os.cpu_count() or 1), _start_worker)
         atexit.register(_pool.terminate)
     return _pool
 
