@@ -307,3 +307,27 @@ def test_places_that_a_choice_by_data_leaves_out_are_stored():
         t7 = t4.t().clone()
         """
     )
+
+
+BESIDE_MASKS = {
+    "a number": "a[mask, index] = -1",
+    "values": "a[mask, index] = data(2, 4, device=device)",
+    "a mask after": "a[index, mask] = data(2, 4, device=device)",
+    "two masks": "a[mask, mask] = -1",
+    "sums": "a.index_put_((mask, index), data(2, 4, device=device), accumulate=True)",
+    "a gap between": "b[mask, :, index] = -1",
+    "other dtypes": "a[mask, index] = torch.ones(2, 4, dtype=torch.int64, device=device)",
+    "as many as it is not": "a[mask, torch.zeros(3, dtype=torch.int64, device=device)] = -1",
+}
+
+
+@pytest.mark.parametrize("write", BESIDE_MASKS.values(), ids=BESIDE_MASKS)
+def test_masks_beside_other_indices_are_written_through(write):
+    def program(device):
+        a, b = data(3, 3, 4, device=device), data(3, 2, 3, device=device)
+        mask = torch.tensor([True, False, True], device=device)
+        index = torch.tensor([2, 0], device=device)
+        exec(write, {"a": a, "b": b, "mask": mask, "index": index, "torch": torch, "data": data, "device": device})
+        return a, b
+
+    both(program, may_raise=True)

@@ -7,6 +7,8 @@
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/select.h>
 
+#include <algorithm>
+
 #include "device.h"
 #include "numbers.h"
 
@@ -104,13 +106,17 @@ bool is_mask(const c10::IValue& value) {
          (value.toTensor().scalar_type() == at::kBool || value.toTensor().scalar_type() == at::kByte);
 }
 
-// Masks among indices. Reading through one gives a shape that depends on values: it becomes the places of its ones.
-// Writing through one does not, and stays lazy.
+// Masks among indices. Reading through one gives a shape that depends on values, and so does one beside other indices: it
+// becomes the places of its ones. Writing through a mask alone does not, and stays lazy.
 void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
   c10::List<std::optional<at::Tensor>> expanded;
   int64_t dim = 0;
   bool any = false;
-  for (const auto& value : slot.toListRef()) {
+  const auto indices = slot.toListRef();
+  auto is_given = [](const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); };
+  const bool is_alone = std::count_if(indices.begin(), indices.end(), is_given) == 1;
+  const bool stays = call.info.writes && is_alone;
+  for (const auto& value : indices) {
     if (!is_mask(value)) {
       expanded.push_back(value.isNone() ? std::nullopt : std::optional<at::Tensor>(value.toTensor()));
       dim++;
@@ -121,8 +127,7 @@ void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
     for (int64_t j = 0; j < mask.dim(); j++)
       TORCH_CHECK_INDEX(dim + j < self.dim() && mask.size(j) == self.size(dim + j), "The shape of the mask ", mask.sizes(), " at index ", j,
                         " does not match the shape of the indexed tensor ", self.sizes(), " at index ", dim + j);
-    if (call.info.writes) {
-      expanded.push_back(mask);
+    if (stays) {
       dim += mask.dim();
       continue;
     }
@@ -131,8 +136,8 @@ void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
     for (int64_t j = 0; j < mask.dim(); j++) expanded.push_back(places.select(1, j));
     dim += mask.dim();
   }
-  call.masked = any && call.info.writes;
-  if (any && !call.info.writes) slot = expanded;
+  call.masked = any && stays;
+  if (any && !stays) slot = expanded;
 }
 
 // ATen fills through a single mask with one value of any dtype; all other values must have the target's.
