@@ -11,7 +11,7 @@ import torch
 
 from torch_tinygrad.engine import plans
 from torch_tinygrad.engine.devices import is_host
-from torch_tinygrad.lower.steps import AtenStep, Operand
+from torch_tinygrad.values.steps import AtenStep, Operand
 
 from .processes import run
 

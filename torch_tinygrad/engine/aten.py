@@ -10,8 +10,8 @@ from tinygrad import Device
 from tinygrad.helpers import to_mv
 
 from torch_tinygrad.lower.registry import Meta
-from torch_tinygrad.lower.steps import AtenStep
 from torch_tinygrad.trace.forms import overload_of
+from torch_tinygrad.values.steps import AtenStep
 
 if TYPE_CHECKING:
     from .remote import Operands

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 
-from torch_tinygrad.lower.graph import NodeError, build, can_lift
-from torch_tinygrad.lower.sequence import can_sequence
 from torch_tinygrad.trace.addends import without_addends
 from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.convolutions import as_products
@@ -13,6 +11,8 @@ from torch_tinygrad.trace.forms import reduce_forms
 from torch_tinygrad.trace.nodes import Trace
 from torch_tinygrad.trace.recurrent import expand_layers
 from torch_tinygrad.trace.reroll import reroll
+from torch_tinygrad.values.graph import NodeError, build, can_lift
+from torch_tinygrad.values.sequence import can_sequence
 
 from . import contractions, host, remote
 from .devices import device_name, has_views, is_host

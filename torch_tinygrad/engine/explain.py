@@ -10,7 +10,7 @@ import os
 
 from tinygrad.uop.ops import Ops, UOp
 
-from torch_tinygrad.lower.graph import Graph
+from torch_tinygrad.values.graph import Graph
 
 from .schedule import Schedule
 

@@ -12,9 +12,9 @@ from tinygrad.runtime.support.elf import jit_loader
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
-from torch_tinygrad.lower.steps import AtenStep, Operand
 from torch_tinygrad.trace.forms import overload_of
 from torch_tinygrad.trace.geometry import covers
+from torch_tinygrad.values.steps import AtenStep, Operand
 
 from . import explain
 from .aten import nbytes

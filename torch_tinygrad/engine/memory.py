@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_tinygrad.lower.blocks import ALIGNMENT
+from torch_tinygrad.values.blocks import ALIGNMENT
 
 
 def plan(lifetimes: list[tuple[int, int, int]]) -> tuple[list[int], int]:

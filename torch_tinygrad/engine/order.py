@@ -1,6 +1,6 @@
 """The order of a schedule's calls: who reads and writes which buffers, and who must run before whom.
 
-Versions of a buffer are different names of the same memory (`lower/in_place.py`): whoever uses an older version runs
+Versions of a buffer are different names of the same memory (`values/in_place.py`): whoever uses an older version runs
 before the writer of the next.
 """
 
@@ -14,8 +14,8 @@ from itertools import count
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
 
-from torch_tinygrad.lower.blocks import is_placement
-from torch_tinygrad.lower.graph import Graph
+from torch_tinygrad.values.blocks import is_placement
+from torch_tinygrad.values.graph import Graph
 
 
 class Cycle(Exception):

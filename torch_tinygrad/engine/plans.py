@@ -15,7 +15,7 @@ from tinygrad.dtype import AddrSpace, DType, dtypes
 from tinygrad.helpers import Target
 from tinygrad.uop.ops import KernelInfo, Ops, ProgramInfo, UOp
 
-from torch_tinygrad.lower.steps import AtenStep, Operand
+from torch_tinygrad.values.steps import AtenStep, Operand
 
 
 @dataclass(frozen=True)

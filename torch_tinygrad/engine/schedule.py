@@ -2,7 +2,7 @@
 
 A storage that had a buffer before is written in place where that is safe: its patches, and whole values that depend on
 their old elements one by one. Every such write makes a new version of the buffer under a name of its own
-(`lower/in_place.py`); whoever reads an older version must run first (`order.py`).
+(`values/in_place.py`); whoever reads an older version must run first (`order.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tinygrad.schedule import create_linear_with_vars
 from tinygrad.tensor import transform_to_call
 from tinygrad.uop.ops import UOp
 
-from torch_tinygrad.lower.blocks import is_placement
-from torch_tinygrad.lower.graph import Graph
-from torch_tinygrad.lower.storages import Flat
-from torch_tinygrad.lower.threads import has_groups
+from torch_tinygrad.kernels.threads import has_groups
+from torch_tinygrad.values.blocks import is_placement
+from torch_tinygrad.values.graph import Graph
+from torch_tinygrad.values.storages import Flat
 
 from . import fixes
 from .kernels import compiled

@@ -8,8 +8,8 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
+from ..kernels.loops import Loops, as_index, run
 from .gather import gather
-from .loops import Loops, as_index, run
 from .registry import Meta, lowers
 from .shape import positions
 

@@ -8,10 +8,10 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
+from ..kernels.threads import call
 from .matmul import accumulator, has_local_threads
 from .registry import lowers
 from .taps import take
-from .threads import call
 
 aten = torch.ops.aten
 ROW_BLOCKS = 64

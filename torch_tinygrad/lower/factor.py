@@ -8,7 +8,7 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
-from .loops import Loops, as_index, as_int, run
+from ..kernels.loops import Loops, as_index, as_int, run
 from .registry import lowers
 from .shape import positions, zeros
 

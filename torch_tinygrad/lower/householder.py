@@ -6,8 +6,8 @@ import torch
 from tinygrad import Tensor
 from tinygrad.uop.ops import UOp
 
+from ..kernels.loops import Loops, run
 from .factor import batch_of, lower_triangle
-from .loops import Loops, run
 from .registry import lowers
 from .shape import positions, zeros
 from .solve import joint_batch, transposed

@@ -10,8 +10,8 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
+from ..kernels.loops import Loops, run
 from .factor import batch_of
-from .loops import Loops, run
 from .maths import widen
 from .registry import lowers
 from .shape import zeros

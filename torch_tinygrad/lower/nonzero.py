@@ -12,9 +12,9 @@ from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
 from torch_tinygrad.trace.geometry import strides_of
 
+from ..kernels.threads import LANES, call, in_parallel, lanes_of, thread_ranges
 from .registry import Meta, lowers, result_dtype
 from .shape import positions, zeros
-from .threads import LANES, call, in_parallel, lanes_of, thread_ranges
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import torch
 from tinygrad import Tensor
 from tinygrad.dtype import DType
 
-from . import rows
+from ..kernels import rows
 from .matmul import accumulator
 from .registry import lowers
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import torch
 from tinygrad import Tensor
 
-from .blocks import SideBySide
+from ..kernels.threads import SMALL, stored
+from ..values.blocks import SideBySide
 from .matmul import accumulator
 from .registry import lowers
-from .threads import SMALL, stored
 
 aten = torch.ops.aten
 

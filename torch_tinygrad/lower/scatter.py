@@ -8,12 +8,12 @@ import math
 import torch
 from tinygrad import Tensor, dtypes
 
+from ..kernels.updates import accumulator, identity, update
 from .cast import convert
 from .gather import join_indices, take_flat, take_rows
 from .nonzero import running_count, true_positions
 from .registry import Meta, cast, lowers
 from .shape import positive, zeros
-from .updates import accumulator, identity, update
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
-from .loops import Loops, as_index, run_each
+from ..kernels.loops import Loops, as_index, run_each
 from .maths import widest_float
 from .registry import Meta, lowers
 from .scan import running_sum

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.kernels import rows
+from torch_tinygrad.kernels.threads import before_sum
 from torch_tinygrad.lower import maths as m
-from torch_tinygrad.lower import rows
 from torch_tinygrad.lower.maths import widen
 from torch_tinygrad.lower.registry import TO_TINY, lowers
-from torch_tinygrad.lower.threads import before_sum
 
 aten = torch.ops.aten
 

@@ -8,9 +8,9 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
+from ..kernels.loops import Loops, as_index, run
 from .factor import batch_of, lower_triangle
 from .gather import gather
-from .loops import Loops, as_index, run
 from .registry import Meta, lowers
 from .shape import positions
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from tinygrad import Tensor, dtypes
 
+from ..kernels.sorting import sort_keys, sort_order
+from ..kernels.updates import update
 from .gather import gather
 from .nonzero import search
-from .order import sort_keys, sort_order
 from .registry import Meta, lowers
 from .shape import positions, positive, zeros
-from .updates import update
 
 aten = torch.ops.aten
 

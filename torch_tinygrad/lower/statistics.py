@@ -7,12 +7,12 @@ import math
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.kernels.threads import before_sum
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import operand, operands, widen
 from torch_tinygrad.lower.pointwise import float_power
 from torch_tinygrad.lower.reduce import axes_of, count_of, largest, smallest, total
 from torch_tinygrad.lower.registry import lowers
-from torch_tinygrad.lower.threads import before_sum
 
 aten = torch.ops.aten
 

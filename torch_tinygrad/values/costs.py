@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinygrad import Tensor
 from tinygrad.uop.ops import Ops, UOp
 
-from .threads import SMALL
+from ..kernels.threads import SMALL
 
 _SLOW = {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY}
 # A store and a load cost about as much as one slow function, or as reading this many operands.

@@ -18,10 +18,10 @@ from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Region
 
-from .gather import take_rows
-from .order import sort_order
-from .registry import cast
-from .shape import positions
+from ..lower.gather import take_rows
+from ..lower.registry import cast
+from ..lower.shape import positions
+from .sorting import sort_order
 from .threads import LANES, call, fresh, in_parallel, is_writing_in_place, stored, thread_ranges
 
 # Elementwise chains this short are cheaper than a kernel of their own, and fuse with their neighbours.

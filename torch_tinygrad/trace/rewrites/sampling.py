@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from torch_tinygrad.trace.rewrites import rewrites
+from .registry import rewrites
 
 aten = torch.ops.aten
 

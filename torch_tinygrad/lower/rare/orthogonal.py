@@ -9,11 +9,11 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
-from . import maths as m
-from .loops import Loops, run_each
-from .registry import lowers
-from .shape import zeros
-from .trigonometry import acos
+from ...kernels.loops import Loops, run_each
+from .. import maths as m
+from ..registry import lowers
+from ..shape import zeros
+from ..trigonometry import acos
 
 aten = torch.ops.aten
 

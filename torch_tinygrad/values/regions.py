@@ -10,7 +10,7 @@ from tinygrad import Tensor, dtypes
 from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region
 
-from .registry import PART_OF
+from ..lower.registry import PART_OF
 
 
 def apply(value: Tensor, plan: list[geometry.Step]) -> Tensor:

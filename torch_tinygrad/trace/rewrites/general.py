@@ -1,27 +1,12 @@
-"""Decompositions of our own, for operators that PyTorch's tables leave out or write in operators nobody lowers.
-
-They run on Meta tensors that lie over their storages as the real ones do, so views and writes mean what they say.
-"""
+"""Rewrites that belong to no family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
+from .registry import rewrites
+
 aten = torch.ops.aten
-REWRITES: dict[torch._ops.OpOverload, Callable] = {}
-
-
-def rewrites(*overloads: torch._ops.OpOverload):
-    """Registers the decorated function as the decomposition of these overloads."""
-
-    def register(function: Callable) -> Callable:
-        for overload in overloads:
-            REWRITES[overload] = function
-        return function
-
-    return register
 
 
 @rewrites(aten.as_strided_scatter.default)

@@ -14,8 +14,8 @@ from tinygrad import Tensor
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import Ops, UOp
 
+from ..kernels.threads import unshaped
 from .in_place import held
-from .threads import unshaped
 
 # Bytes that parts start at multiples of, as buffers do.
 ALIGNMENT = 64

@@ -16,19 +16,19 @@ from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, read
 from torch_tinygrad.trace.reuse import shared_results
 from torch_tinygrad.trace.sequence import SEQUENCE
 
+from ..kernels.threads import SMALL, has_groups
+from ..lower.complex import Complex, as_complex, lowering_of
+from ..lower.maths import widest_float
+from ..lower.random import Random
+from ..lower.registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .blocks import Places, SideBySide
 from .channels_last import order_of
-from .complex import Complex, as_complex, lowering_of
 from .costs import Costs
 from .in_place import held
-from .maths import widest_float
-from .random import Random
 from .regions import Shift
-from .registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .sequence import Numbers, Unfit, lower_sequence
 from .steps import AtenStep, Steps
 from .storages import Flat
-from .threads import SMALL, has_groups
 
 # Operators that change a few elements of their first argument.
 PUTS = {"aten::index_put", "aten::_index_put_impl"}

@@ -18,15 +18,15 @@ from tinygrad.uop.ops import UOp
 from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region, Storage
 
+from ..kernels.threads import SMALL, is_stored, writing_in_place
+from ..kernels.updates import update, write_shifted
+from ..lower.complex import Complex, joined, split
+from ..lower.gather import take_flat
+from ..lower.registry import TO_TINY
 from .blocks import ALIGNMENT, Places
-from .complex import Complex, joined, split
-from .gather import take_flat
 from .in_place import Version, Versions, held, stores_itself
 from .patches import Blocks, Copies, Patch, interval
 from .regions import Shift, apply, bytes_region, covers, in_memory
-from .registry import TO_TINY
-from .threads import SMALL, is_stored, writing_in_place
-from .updates import update, write_shifted
 
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
 MAX_STORES = 16

@@ -13,11 +13,11 @@ from torch_tinygrad.trace.forms import schema_of
 from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Node, Number, Region, Trace
 
+from ..kernels.threads import is_stored
+from ..lower.registry import TO_TINY, Meta
 from .channels_last import activations_of, is_same_layout, is_small_part, order_of, strides_in, weight_of
 from .in_place import held
 from .regions import covers, in_memory
-from .registry import TO_TINY, Meta
-from .threads import is_stored
 
 if TYPE_CHECKING:
     from .graph import Graph

@@ -21,11 +21,11 @@ from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region
 from torch_tinygrad.trace.pointwise import COPY, FILL
 from torch_tinygrad.trace.sequence import nests
 
-from .loops import Loops, run
+from ..kernels.loops import Loops, run
+from ..kernels.threads import fresh, writing_in_place
+from ..lower.registry import LOWERINGS, TO_TINY, Lowering, Meta
 from .regions import in_memory
-from .registry import LOWERINGS, TO_TINY, Lowering, Meta
 from .storages import Flat
-from .threads import fresh, writing_in_place
 
 # What leaves a single element as it is.
 _LEFT_OUT = {Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.FLIP}

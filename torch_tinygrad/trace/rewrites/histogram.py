@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
-from torch_tinygrad.trace.rewrites import rewrites
+from .registry import rewrites
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torch_tinygrad.trace.rewrites import rewrites
+from .registry import rewrites
 
 aten = torch.ops.aten
 

@@ -8,13 +8,13 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
-from . import maths as m
-from .loops import Loops, run_each
-from .maths import operands, polynomial, widest_float
-from .pointwise import register_unary
-from .registry import lowers
-from .shape import zeros
-from .special import lgamma
+from ...kernels.loops import Loops, run_each
+from .. import maths as m
+from ..maths import operands, polynomial, widest_float
+from ..pointwise import register_unary
+from ..registry import lowers
+from ..shape import zeros
+from ..special import lgamma
 
 aten = torch.ops.aten
 MOST_TERMS = 2000

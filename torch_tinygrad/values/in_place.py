@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tinygrad import Tensor
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
-from .threads import unshaped
+from ..kernels.threads import unshaped
 
 
 @dataclass

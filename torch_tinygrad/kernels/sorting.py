@@ -11,8 +11,8 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
-from .nonzero import running_count
-from .shape import positions, zeros
+from ..lower.nonzero import running_count
+from ..lower.shape import positions, zeros
 from .threads import in_parallel, lanes_of, stored, thread_ranges
 
 DIGIT = 8

@@ -1,0 +1,1 @@
+"""Functions that few programs call: Bessel, Airy, zeta, incomplete gamma, orthogonal polynomials."""
