@@ -25,9 +25,6 @@ def prepare() -> None:
     """Called by the runtime once, before the first tensor of the device is made."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from .engine import clang
-
-    clang.provide_if_needed()
     from . import _C, cache, data_dependent, ops
     from .engine import remote
     from .engine.compile import compile_trace

@@ -21,7 +21,7 @@ BOUND = 512 << 20  # bytes of programs; the least recently used go first
 
 # Settings of tinygrad that it reads from the environment alone, and of the others those that change no kernel.
 ENVIRONMENT = ("CC", "CPU_COUNT", "THREADS", "REDUCEOP_SPLIT_THRESHOLD", "REDUCEOP_SPLIT_SIZE", "MV", "ALLOW_HALF8")
-WATCHING = {"DEBUG", "VIZ", "PROFILE", "PARALLEL", "NO_COLOR", "SPEC"}
+WATCHING = {"DEBUG", "VIZ", "PROFILE", "PARALLEL", "NO_COLOR", "SPEC", "CACHELEVEL"}
 
 
 def folder() -> str:

@@ -1,61 +1,87 @@
-"""Finds a clang for tinygrad's CPU device: on PATH, or in the `ziglang` wheel. tinygrad reads it from `CC`."""
+"""Finds a clang for tinygrad's CPU device: `CC`, on PATH, or in the `ziglang` wheel. It may come and go at any time."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
-import stat
-import sys
-import zlib
+import subprocess
+import time
+import warnings
 from pathlib import Path
 
+REMEDIES = (
+    "Install one of: clang itself, so that it is on PATH (for example `apt install clang`), or the wheel that has it "
+    "(`pip install ziglang`)."
+)
+_PAUSE = 2.0  # seconds between two searches in vain
 
-class NoClang(RuntimeError):
-    """Neither remedy is there."""
+
+class NoClang(OSError):
+    """There is none. It may be there the next time."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the CPU device of tinygrad needs clang, and none was found. {REMEDIES}")
 
 
-def _zig_wrapper() -> str | None:
-    """A one-line script that runs `zig clang`, made once in the user's cache folder."""
-    found = importlib.util.find_spec("ziglang")
-    if found is None or found.origin is None:
+class NoCompilerWarning(UserWarning):
+    """Programs are not compiled, for want of a compiler."""
+
+
+_searched = float("-inf")
+_warned = False
+
+
+def _find() -> list[str] | None:
+    if chosen := os.environ.get("CC"):
+        return [chosen] if shutil.which(chosen) else None
+    if found := shutil.which("clang"):
+        return [found]
+    try:
+        wheel = importlib.util.find_spec("ziglang")
+    except ValueError:  # somebody made it unfindable
         return None
-    zig = Path(found.origin).parent / "zig"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_tinygrad"
-    folder.mkdir(parents=True, exist_ok=True)
-    wrapper = folder / f"zig-clang-{sys.version_info.major}{sys.version_info.minor}-{zlib.crc32(str(zig).encode()):08x}"
-    text = f'#!/bin/sh\nexec "{zig}" clang "$@"\n'
-    if not wrapper.exists() or wrapper.read_text() != text:
-        temporary = wrapper.with_suffix(f".{os.getpid()}")
-        temporary.write_text(text)
-        temporary.chmod(temporary.stat().st_mode | stat.S_IXUSR)
-        temporary.replace(wrapper)
-    return str(wrapper)
+    zig = Path(wheel.origin).parent / "zig" if wheel is not None and wheel.origin is not None else None
+    return [str(zig), "clang"] if zig is not None and os.access(zig, os.X_OK) else None
+
+
+def command() -> list[str] | None:
+    """How to run it, as the beginning of a command line; nothing where there is none."""
+    global _searched
+    if time.monotonic() < _searched + _PAUSE:
+        return None
+    found = _find()
+    if found is None:
+        importlib.invalidate_caches()  # a wheel may be installed meanwhile
+        _searched = time.monotonic()
+    return found
+
+
+def available() -> bool:
+    return command() is not None
+
+
+def warn_once() -> None:
+    """Says that nothing is compiled for want of a compiler, and what to do about it."""
+    global _warned
+    if not _warned:
+        _warned = True
+        text = f"tiny: found no clang, so that programs are not compiled and run operator by operator. {REMEDIES}"
+        warnings.warn(text, NoCompilerWarning, stacklevel=2)
+
+
+def _compile(self, src: str) -> bytes:
+    """As tinygrad's own, with the compiler found here: tinygrad asks the environment, which is not ours alone."""
+    found = command()
+    if found is None:
+        raise NoClang
+    flags = "-c -x c -O2 -fPIC -ffreestanding -fno-math-errno -nostdlib -fno-ident".split()
+    line = [*found, *flags, f"--target={self.arch}-none-unknown-elf", *self.args, "-", "-o", "-"]
+    return subprocess.check_output(line, input=src.encode())
 
 
 def provide() -> None:
-    """Sets `CC` so that tinygrad finds a clang, unless it is set already."""
-    if os.environ.get("CC") or shutil.which("clang"):
-        return
-    wrapper = _zig_wrapper()
-    if wrapper is None:
-        raise NoClang(
-            "the CPU device of tinygrad needs clang, and none was found. Install one of: clang itself, so that it is "
-            "on PATH (for example `apt install clang`), or the wheel that carries it (`pip install ziglang`)."
-        )
-    os.environ["CC"] = wrapper
+    """Makes tinygrad compile with it."""
+    from tinygrad.runtime.support.compiler_cpu import ClangCompiler
 
-
-def provide_if_needed() -> None:
-    """As `provide`, but content without a clang where tinygrad drives something else than the CPU."""
-    try:
-        provide()
-    except NoClang:
-        from tinygrad import Device
-
-        try:
-            chosen = Device.DEFAULT
-        except RuntimeError:
-            chosen = "CPU"
-        if chosen.startswith("CPU"):
-            raise
+    ClangCompiler.compile = _compile

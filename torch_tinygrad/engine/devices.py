@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import os
-
 import numpy
 import torch
 from tinygrad import Device, dtypes
 from tinygrad.device import Buffer, BufferSpec
 from tinygrad.helpers import to_mv
 
+from torch_tinygrad import choice
+from torch_tinygrad.choice import is_host as is_host
+
+from . import clang, kernel_cache
 from .marks import LAST_WRITES
 
 # Uploads go through staging memory that stays taken until the device was waited for: larger ones go in pieces, and
@@ -18,17 +19,15 @@ from .marks import LAST_WRITES
 PIECE = 16 << 20
 MAX_PENDING = 64
 
+# Before the first device is opened.
+choice.tell_tinygrad()
+clang.provide()
+kernel_cache.apply()
+
 
 def device_name(index: int) -> str:
     """tinygrad's name for `tiny:index`."""
     return Device.DEFAULT if index == 0 else f"{Device.DEFAULT}:{index}"
-
-
-@functools.cache
-def is_host() -> bool:
-    """Whether kernels read and write the host's own memory. `TORCH_TINY_HOST=0` treats the CPU like any other device,
-    which is how the tests run the engine of those."""
-    return Device.DEFAULT.split(":")[0] == "CPU" and os.environ.get("TORCH_TINY_HOST") != "0"
 
 
 def activate(device: str) -> None:

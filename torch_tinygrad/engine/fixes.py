@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 
 import tinygrad.codegen as codegen
-from tinygrad import helpers
 from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
 from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
@@ -19,6 +17,8 @@ from tinygrad.schedule import indexing, rangeify
 from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu, recursive_property
 from tinygrad.uop.symbolic import pm_data_invalid, sym, symbolic, symbolic_simple
+
+from . import clang, kernel_cache
 
 
 def _move_where_load(gate, l, a, w):
@@ -245,30 +245,11 @@ CPUProgram.__init__ = _init_program
 _parameter_numbers = PatternMatcher([(UPat(Ops.SINK, name="sink"), _numbered)])
 _plain_rewrites, _plain_realize_map = rangeify.earliest_rewrites, indexing.pm_generate_realize_map
 
-_connection: sqlite3.Connection | None = None
-
-
-def _share_cache_connection() -> None:
-    """tinygrad keeps one connection to its cache of compiled kernels, which SQLite ties to the thread that opened it.
-    Compiles come from any thread here, one at a time. Finding out which devices work opens one already."""
-    global _connection
-    if _connection is None or helpers._db_connection is not _connection:
-        helpers._db_connection = None
-        connect = sqlite3.connect
-
-        def connect_for_all_threads(*args, **kwargs):
-            return connect(*args, **kwargs, check_same_thread=False)
-
-        sqlite3.connect = connect_for_all_threads
-        try:
-            _connection = helpers.db_connection()
-        finally:
-            sqlite3.connect = connect
-
 
 def apply() -> None:
     """Safe to call more than once."""
-    _share_cache_connection()
+    kernel_cache.apply()
+    clang.provide()
     if codegen.pm_move_gates_from_index is gater.pm_move_gates_from_index:
         codegen.pm_move_gates_from_index = _gates()
     if codegen.pm_simplify_add_image is coalesce.pm_simplify_add_image:
