@@ -82,6 +82,20 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() && self.strides() == other.strides();
 }
 
+// Whether `self.data = from` may make one of these tensors the other, as it may between the CPU and any device of PyTorch's
+// own: module.to() keeps parameters then, and moves their data. TensorImpl's own list of dense devices ends before ours.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  constexpr c10::DispatchKeySet devices({c10::BackendComponent::CPUBit, c10::BackendComponent::PrivateUse1Bit});
+  const auto are_both = [&](c10::DispatchKey layout) {
+    const auto is_it = [&](const at::Tensor& t) {
+      return t.key_set().has_any(c10::DispatchKeySet(layout)) && t.key_set().has_any(devices);
+    };
+    return is_it(self) && is_it(from);
+  };
+  return self.key_set() == from.key_set() || are_both(c10::DispatchKey::Dense) || are_both(c10::DispatchKey::Sparse) ||
+         are_both(c10::DispatchKey::SparseCsr);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -99,6 +113,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", at::native::set_tensor_);
   m.impl("set_", set_);
   m.impl("is_set_to", is_set_to);
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
 }
 
 }  // namespace tiny
