@@ -9,8 +9,8 @@ import sys
 import pytest
 import torch
 
+from torch_tinygrad.choice import is_host
 from torch_tinygrad.engine import plans
-from torch_tinygrad.engine.devices import is_host
 from torch_tinygrad.values.steps import AtenStep, Operand
 
 from .processes import run

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_tinygrad.engine.devices import is_host
+from torch_tinygrad.choice import is_host
 
 SIZES = ((40, 30), (1000,), (7, 11, 13))
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.differential import both, data
 from torch_tinygrad import _C
-from torch_tinygrad.engine.devices import is_host
+from torch_tinygrad.choice import is_host
 
 ROWS = 96
 

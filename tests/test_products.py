@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.differential import Cost, both, normal
-from torch_tinygrad.engine.devices import is_host
+from torch_tinygrad.choice import is_host
 from torch_tinygrad.trace.addends import without_addends
 from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Node, Number, Region, Storage, Trace

@@ -26,9 +26,10 @@ def prepare() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from . import _C, cache, data_dependent, ops
+    from .choice import is_host
     from .engine import remote
     from .engine.compile import compile_trace
-    from .engine.devices import device_name, download, is_host, new_buffer, upload
+    from .engine.devices import device_name, download, new_buffer, upload
     from .trace.nodes import Number, Region, Storage, Trace
 
     hooks = {

@@ -14,8 +14,8 @@ from tinygrad import Device
 from tinygrad.helpers import ContextVar
 
 from . import _C
+from .choice import is_host
 from .engine import explain
-from .engine.devices import is_host
 
 BOUND = 512 << 20  # bytes of programs; the least recently used go first
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from . import _C
+from .choice import is_host
 
 __all__ = [
     "current_device",
@@ -107,7 +108,7 @@ class device(contextlib.ContextDecorator):
 def _devices_with_memory() -> Any:
     """The engine's devices, if they are in use and have memory of their own."""
     devices = sys.modules.get("torch_tinygrad.engine.devices")
-    return None if devices is None or devices.is_host() else devices
+    return None if devices is None or is_host() else devices
 
 
 def synchronize(device: Device = None) -> None:

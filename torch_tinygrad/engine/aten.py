@@ -13,6 +13,8 @@ from torch_tinygrad.lower.registry import Meta
 from torch_tinygrad.trace.forms import overload_of
 from torch_tinygrad.values.steps import AtenStep
 
+from .devices import copy_in
+
 if TYPE_CHECKING:
     from .remote import Operands
 
@@ -51,7 +53,7 @@ class AtenCall:
             if made is not None and target is not None:
                 assert result is not None
                 laid_out = torch.empty_strided(made.shape, made.stride, dtype=made.dtype, device="cpu").copy_(result)
-                allocator._copyin(target, bytes_of(laid_out))
+                copy_in(operands.device, target, bytes_of(laid_out))
 
     def compute(self, tensors: dict[tuple[int, ...], torch.Tensor]) -> list[torch.Tensor | None]:
         def value(argument: Any, path: tuple[int, ...]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+from torch_tinygrad.target import target
 from torch_tinygrad.trace.addends import without_addends
 from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.convolutions import as_products
@@ -15,7 +16,7 @@ from torch_tinygrad.values.graph import NodeError, build, can_lift
 from torch_tinygrad.values.sequence import can_sequence
 
 from . import contractions, host, remote
-from .devices import device_name, has_views, is_host
+from .devices import device_name
 from .order import Cycle
 from .schedule import Schedule, schedule
 
@@ -25,7 +26,7 @@ def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True
     trace = without_addends(as_products(trace, contractions.prefers_aten), contractions.prefers_aten)
     if simplify:
         trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift, can_sequence=can_sequence)
-    return build(trace, varying, device, contractions.prefers_aten, in_place, has_views(device))
+    return build(trace, varying, device, contractions.prefers_aten, in_place)
 
 
 def scheduled(raw: Trace, varying: set[int], device: str) -> Schedule:
@@ -49,7 +50,9 @@ def compile_trace(raw: Trace, varying: list[int], device_index: int):
     enabled = gc.isenabled()
     gc.disable()
     try:
-        return (host if is_host() else remote).assemble(scheduled(raw, set(varying), device_name(device_index)))
+        device = device_name(device_index)
+        engine = host if target(device).shares_host_memory else remote
+        return engine.assemble(scheduled(raw, set(varying), device))
     finally:
         if enabled:
             gc.enable()

@@ -11,9 +11,8 @@ from math import prod
 import torch
 
 from torch_tinygrad.lower.fourier import SHORT
+from torch_tinygrad.target import target
 from torch_tinygrad.trace.nodes import Node, Region
-
-from .devices import is_host
 
 # Multiplications below which a contraction is left to fuse.
 SMALL = 1 << 15
@@ -74,10 +73,12 @@ WORK = {
 
 
 def prefers_aten(node: Node) -> bool:
-    if node.op in EXPONENTIALS and is_host():
+    if target().library != "aten":
+        return False
+    if node.op in EXPONENTIALS:
         return node.outs[0].dtype is torch.float32 and node.outs[0].numel >= SMALL
     work = WORK.get(node.op)
-    if work is None or not is_host():
+    if work is None:
         return False
     regions = [a for a in node.args if isinstance(a, Region)]
     if any(r.dtype not in NUMBERS for r in regions):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import torch
 from tinygrad import Device, dtypes
@@ -9,7 +11,7 @@ from tinygrad.device import Buffer, BufferSpec
 from tinygrad.helpers import to_mv
 
 from torch_tinygrad import choice
-from torch_tinygrad.choice import is_host as is_host
+from torch_tinygrad.target import target
 
 from . import clang, kernel_cache
 from .marks import LAST_WRITES
@@ -33,7 +35,7 @@ def device_name(index: int) -> str:
 def activate(device: str) -> None:
     """Makes the device current in this thread, where its driver asks for that: flushes come from any thread."""
     opened = Device[device]
-    if device.startswith("CUDA"):
+    if target(device).driver == "CUDA":
         from tinygrad.runtime.ops_cuda import check, cuda
 
         check(cuda.cuCtxSetCurrent(opened.context))
@@ -56,18 +58,23 @@ def new_buffer(index: int, nbytes: int) -> Buffer:
 
 def write(buffer: Buffer, data: memoryview) -> None:
     """Copies bytes into a buffer, after everything that was started on it before."""
-    allocator, device = buffer.allocator, Device[buffer.device]
     LAST_WRITES.pop(buffer, None)
-    if len(getattr(device, "pending_copyin", ())) >= MAX_PENDING:
-        device.synchronize()
-    if data.nbytes <= PIECE or not has_views(buffer.device):
-        allocator._copyin(buffer._buf, data)
+    if data.nbytes <= PIECE or not target(buffer.device).has_views:
+        copy_in(buffer.device, buffer._buf, data)
         return
     for start in range(0, data.nbytes, PIECE):
         piece = data[start : start + PIECE]
-        allocator._copyin(allocator._offset(buffer._buf, piece.nbytes, start), piece)
+        copy_in(buffer.device, buffer.allocator._offset(buffer._buf, piece.nbytes, start), piece)
         if start // PIECE % 4 == 3:
-            device.synchronize()
+            Device[buffer.device].synchronize()
+
+
+def copy_in(device: str, opaque: Any, data: memoryview) -> None:
+    """Copies bytes to what the device's driver knows as `opaque`. Where they are now is free for other use at once."""
+    opened = Device[device]
+    if len(getattr(opened, "pending_copyin", ())) >= MAX_PENDING:
+        opened.synchronize()
+    opened.allocator._copyin(opaque, memoryview(bytearray(data)) if target(device).reads_late else data)
 
 
 def read(buffer: Buffer, offset: int, destination: memoryview) -> None:
@@ -77,17 +84,12 @@ def read(buffer: Buffer, offset: int, destination: memoryview) -> None:
         mark.read(allocator._offset(buffer._buf, destination.nbytes, offset), destination)
     elif offset == 0 and destination.nbytes == buffer.nbytes:
         allocator._copyout(destination, buffer._buf)
-    elif has_views(buffer.device):
+    elif target(buffer.device).has_views:
         allocator._copyout(destination, allocator._offset(buffer._buf, destination.nbytes, offset))
     else:
         whole = memoryview(bytearray(buffer.nbytes))
         allocator._copyout(whole, buffer._buf)
         destination[:] = whole[offset : offset + destination.nbytes]
-
-
-def has_views(device: str) -> bool:
-    """Whether a part of a buffer can be an operand."""
-    return not device.startswith(("CL", "WEBGPU"))
 
 
 def upload(index: int, data: memoryview) -> Buffer:

@@ -12,6 +12,8 @@ from tinygrad import Device
 from tinygrad.engine.jit import GraphException
 from tinygrad.uop.ops import Ops, UOp
 
+from torch_tinygrad.target import target
+
 if TYPE_CHECKING:
     from .remote import Kernel, Operands
 
@@ -45,7 +47,7 @@ class Batch:
             runner = Device[self.device].graph(graph, input_uops=_named_buffers(operands, slots))
         except GraphException:
             return None
-        if self.device.startswith("CUDA"):
+        if target(self.device).driver == "CUDA":
             return CudaReplay(runner, slots)
         return lambda operands: runner(_named_buffers(operands, slots), {})
 

@@ -15,6 +15,8 @@ from tinygrad import Device
 from tinygrad.device import Buffer
 from tinygrad.helpers import mv_address, suppress_finalizing
 
+from torch_tinygrad.target import target
+
 
 class Mark(Protocol):
     """A place in the order of a device's work."""
@@ -31,7 +33,7 @@ LAST_WRITES: WeakKeyDictionary[Buffer, Mark] = WeakKeyDictionary()
 
 
 def new_mark(device: str) -> Mark | None:
-    return CudaMark(device) if device.startswith("CUDA") else None
+    return CudaMark(device) if target(device).driver == "CUDA" else None
 
 
 @functools.cache

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
 
+from torch_tinygrad.target import Target
+
 from .elements import Body, body_of, sums_are_side_by_side
 from .order import Call, kernel_call, renumbered
 
-# Buffers that a kernel may have on every device (Metal binds 31), operations, as the time that tinygrad takes for one
-# kernel grows with their square, and groups that a kernel is tried with.
-_MOST_BUFFERS = 24
+# Operations that a kernel may have, as the time that tinygrad takes for one grows with their square, and groups that a
+# kernel is tried with.
 _MOST_OPERATIONS = 500
 _MOST_TRIES = 8
 
@@ -35,10 +36,11 @@ class Kernel:
 
 
 def merged(
-    calls: list[Call], before: list[set[int]], same: dict[UOp, UOp], kept: set[UOp], with_sums: bool
+    calls: list[Call], before: list[set[int]], same: dict[UOp, UOp], kept: set[UOp], device: Target
 ) -> list[Call]:
-    """The calls with kernels merged, those that sum too if `with_sums`. `before` says which calls each one must follow,
-    `same` which buffer a version of one is, and `kept` which buffers are read after the program."""
+    """The calls with kernels merged, those that sum too unless groups of threads sum up one at a time. `before` says
+    which calls each one must follow, `same` which buffer a version of one is, and `kept` which buffers are read after
+    the program."""
     buffers: list[UOp] = []
     group_of: dict[int, Kernel] = {}
     users: dict[UOp, list[Kernel]] = defaultdict(list)
@@ -47,13 +49,15 @@ def merged(
         buffer = buffers[element.src[0].arg.slot]
         return same.get(buffer, buffer)
 
-    for kernel in _candidates(calls, buffers, with_sums):
+    for kernel in _candidates(calls, buffers, with_sums=not device.has_groups):
         (i,) = kernel.members
         loops = (*kernel.body.loops, *kernel.body.sums)
         own = {load for load in kernel.body.loads if all(r in load.ranges for r in loops)} | kernel.body.stores.keys()
         for group in {id(g): g for element in own for g in users[element][-_MOST_TRIES:]}.values():
             places = (group_of[j].place if j in group_of else j for j in before[i] if j not in group.members)
-            if all(place < group.place for place in places) and (body := _joined(group.body, kernel.body, memory)):
+            if all(place < group.place for place in places) and (
+                body := _joined(group.body, kernel.body, memory, device.most_buffers)
+            ):
                 group.body = body
                 group.members.append(i)
                 kernel = group
@@ -106,7 +110,7 @@ def _numbered(body: Body, numbers: list[int]) -> Body:
     return Body(tuple(places[r] for r in body.loops), sums, ordered)
 
 
-def _joined(a: Body, b: Body, memory: Callable[[UOp], UOp]) -> Body | None:
+def _joined(a: Body, b: Body, memory: Callable[[UOp], UOp], most_buffers: int) -> Body | None:
     """Both in one, where running them element by element gives what running one after the other does."""
     stores = a.stores | {element: value.substitute(a.stores, walk=True) for element, value in b.stores.items()}
     body = Body(a.loops, a.sums or b.sums, stores)
@@ -115,7 +119,7 @@ def _joined(a: Body, b: Body, memory: Callable[[UOp], UOp]) -> Body | None:
     parts = UOp.sink(*stores.values()).toposort()
     if len(parts) > _MOST_OPERATIONS or not sums_are_side_by_side(parts, body.sums):
         return None
-    if len({memory(element) for element in (*body.loads, *stores)}) > _MOST_BUFFERS:
+    if len({memory(element) for element in (*body.loads, *stores)}) > most_buffers:
         return None
     return body if body.overwrites_in_turn(memory) else None
 

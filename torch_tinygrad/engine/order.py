@@ -14,6 +14,7 @@ from itertools import count
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
 
+from torch_tinygrad.kernels.threads import unshaped
 from torch_tinygrad.values.blocks import is_placement
 from torch_tinygrad.values.graph import Graph
 
@@ -33,6 +34,9 @@ class Call:
 
 def base_buffer(uop: UOp) -> tuple[UOp, int]:
     """The buffer a kernel argument lies in, and its byte offset there."""
+    whole = unshaped(uop)
+    if whole.op is Ops.BUFFER:
+        return whole, 0
     view = uop.contiguous_view()
     if view is None:
         raise RuntimeError(f"a kernel argument that is no buffer: {uop.op}")

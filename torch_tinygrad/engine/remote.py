@@ -18,11 +18,11 @@ from tinygrad.engine.jit import graph_class
 from tinygrad.engine.realize import estimate_uop, get_runtime
 from tinygrad.uop.ops import Ops, ProgramInfo, UOp
 
-from torch_tinygrad.lower.maths import widest_float
+from torch_tinygrad.target import target
 
 from . import explain
 from .aten import AtenCall, nbytes
-from .devices import ARENAS, activate, allocate, device_name, has_views, write
+from .devices import ARENAS, activate, allocate, copy_in, device_name, write
 from .graphs import Batch
 from .layout import ARENA, CONSTANT, FLOATS, INPUT, INTS, OUTPUT, Operand, lay_out
 from .marks import LAST_WRITES, Mark, new_mark
@@ -118,7 +118,7 @@ class Copy:
         self.writes = [destination]
 
     def run(self, operands: Operands) -> None:
-        Device[operands.device].allocator._copyin(operands.opaque[self.destination], self.source)
+        copy_in(operands.device, operands.opaque[self.destination], self.source)
 
 
 class Numbers:
@@ -139,7 +139,7 @@ class Numbers:
 def plan_of(schedule: Schedule) -> Plan:
     """Gives every operand its place, and takes out of a schedule what a run needs."""
     graph = schedule.graph
-    layout = lay_out(schedule, has_views(graph.device))
+    layout = lay_out(schedule, target(graph.device).has_views)
     plan = Plan(
         layout.inputs,
         layout.outputs,
@@ -147,7 +147,7 @@ def plan_of(schedule: Schedule) -> Plan:
         layout.temporaries,
         graph.floats,
         graph.ints,
-        widest_float().itemsize,
+        target(graph.device).widest_float.itemsize,
         [bytes(constant.as_memoryview()) for constant in layout.constants],
     )
     first = first_numbers(plan)

@@ -14,7 +14,7 @@ from tinygrad.schedule import create_linear_with_vars
 from tinygrad.tensor import transform_to_call
 from tinygrad.uop.ops import UOp
 
-from torch_tinygrad.kernels.threads import has_groups
+from torch_tinygrad.target import target
 from torch_tinygrad.values.blocks import is_placement
 from torch_tinygrad.values.graph import Graph
 from torch_tinygrad.values.storages import Flat
@@ -110,8 +110,7 @@ def _calls(result: Schedule) -> list[Call]:
     lasting = {*result.inputs, *result.outputs}
     calls, before = in_order(calls, dependencies(calls, result.older), lasting)
     names = {name: versions[0] for name, versions in result.older.items()}
-    with_sums = not has_groups(result.graph.device)  # a group of threads sums up one at a time
-    calls = merged(calls, before, names, lasting, with_sums)
+    calls = merged(calls, before, names, lasting, target(result.graph.device))
     calls = [call for call in calls if not is_placement(call.uop)]  # there is nothing to run: they made an order
     _reuse_buffers(result, calls)
     calls = [with_one_name(call, result.inputs) for call in calls]

@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import e, inf, log2, prod
 
-from tinygrad import Device, Tensor, dtypes
+from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import UOp
+
+from torch_tinygrad.target import target
 
 from .loops import MOST_LANES, Loops, run_into
 from .threads import in_parallel
@@ -100,8 +102,8 @@ def layer_norm(x: Tensor, last: int, weight: Tensor | None, bias: Tensor | None,
 
 def _lanes(x: Tensor, width: int) -> int:
     """How many threads may share a row: some devices have twice as many in a group as all have."""
-    most = Device[x.device].renderer.local_max
-    return 2 * MOST_LANES if most and 2 * MOST_LANES <= most[0] <= 1024 and width >= 8 * MOST_LANES else MOST_LANES
+    most = target(x.device).most_threads
+    return 2 * MOST_LANES if most >= 2 * MOST_LANES and width >= 8 * MOST_LANES else MOST_LANES
 
 
 def _exp(value: UOp) -> UOp:

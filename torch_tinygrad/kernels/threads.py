@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import contextmanager
 
-from tinygrad import Device, Tensor
+from tinygrad import Tensor
 from tinygrad.uop.ops import AxisType, Ops, UOp
+
+from torch_tinygrad.target import target
 
 # Where the device has many threads, they come in groups of this many, and at most so many share one row.
 LANES = 32
@@ -15,13 +17,9 @@ PIECES = 512
 SMALL = 2048
 
 
-def has_groups(device: str) -> bool:
-    """Whether the device runs threads in groups, and needs many of them to be fast."""
-    return Device[device].renderer.has_local
-
-
 def in_parallel(x: Tensor) -> bool:
-    return has_groups(x.device[0] if isinstance(x.device, tuple) else x.device or Device.DEFAULT)
+    """Whether its device runs threads in groups."""
+    return target(x.device).has_groups
 
 
 def lanes_of(count: int) -> int:

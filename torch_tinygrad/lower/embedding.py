@@ -8,8 +8,8 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
-from ..kernels.threads import call
-from .matmul import accumulator, has_local_threads
+from ..kernels.threads import call, in_parallel
+from .matmul import accumulator
 from .registry import lowers
 from .taps import take
 
@@ -58,7 +58,7 @@ def accumulate_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
     """[rows, width] with grad[i] added to row index[i], in grad's dtype; rows that do not exist are skipped."""
     if not math.prod(grad.shape) or not rows:
         return Tensor.zeros(rows, grad.shape[1], dtype=grad.dtype)
-    kernel = parallel_rows if has_local_threads(grad.device) else serial_rows
+    kernel = parallel_rows if in_parallel(grad) else serial_rows
     table = Tensor.empty(rows, grad.shape[1], dtype=grad.dtype, device=grad.device)
     return call(kernel, table, grad, index.cast(dtypes.int32))
 

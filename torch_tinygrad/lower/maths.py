@@ -3,13 +3,13 @@ whose plain tinygrad forms lose accuracy or mishandle nan."""
 
 from __future__ import annotations
 
-import functools
 import math
 
-from tinygrad import Device, Tensor, dtypes
+from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
 from torch_tinygrad.lower.registry import is_number
+from torch_tinygrad.target import target
 
 INF, NAN = math.inf, math.nan
 
@@ -19,10 +19,9 @@ def widen(dtype: DType) -> DType:
     return dtypes.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else dtype
 
 
-@functools.cache
 def widest_float() -> DType:
     """float64 where the device has it, for intermediate results that must be exact."""
-    return dtypes.float64 if dtypes.float64 in Device[Device.DEFAULT].renderer.supported_dtypes() else dtypes.float32
+    return target().widest_float
 
 
 def constant(number, dtype: DType, shape: tuple[int, ...] = ()) -> Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
-from tinygrad import Device, Tensor, dtypes
+from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
+
+from torch_tinygrad.target import target
 
 from .maths import is_zero, times_zero
 from .registry import cast, is_number, lowers
@@ -24,23 +26,14 @@ def accumulator(dtype: DType) -> DType:
     return dtype
 
 
-def renderer_of(device: str | tuple[str, ...] | None):
-    return Device[device[0] if isinstance(device, tuple) else device or Device.DEFAULT].renderer
-
-
-def has_local_threads(device: str | tuple[str, ...] | None) -> bool:
-    """Whether the device runs blocks of threads, as GPUs do."""
-    return renderer_of(device).has_local
-
-
-def has_tensor_core(device: str | tuple[str, ...] | None, dtype: DType) -> bool:
-    return any(c.dtype_in == dtype and c.dtype_out == dtypes.float32 for c in renderer_of(device).tensor_cores)
-
-
 def product_operands(a: Tensor, b: Tensor, *sides: int) -> tuple[Tensor, Tensor]:
     """The operands in the type to multiply them in. A product of half types is exact in float32 and rounds in its own
     type, but tensor cores take half operands (and keep the product exact): those stay where a core will be used."""
-    if a.dtype in HALVES and all(s % TENSOR_CORE_SIDE == 0 for s in sides) and has_tensor_core(a.device, a.dtype):
+    if (
+        a.dtype in HALVES
+        and all(s % TENSOR_CORE_SIDE == 0 for s in sides)
+        and target(a.device).has_tensor_core(a.dtype)
+    ):
         return a, b
     kept = accumulator(a.dtype)
     return a.cast(kept), b.cast(kept)

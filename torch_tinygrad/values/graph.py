@@ -9,6 +9,7 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import Ops, UOp
 
+from torch_tinygrad.target import target
 from torch_tinygrad.trace.batch import Loop, Slot
 from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decomposition
 from torch_tinygrad.trace.forms import is_random, schema_of
@@ -16,9 +17,8 @@ from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, read
 from torch_tinygrad.trace.reuse import shared_results
 from torch_tinygrad.trace.sequence import SEQUENCE
 
-from ..kernels.threads import SMALL, has_groups
+from ..kernels.threads import SMALL
 from ..lower.complex import Complex, as_complex, lowering_of
-from ..lower.maths import widest_float
 from ..lower.random import Random
 from ..lower.registry import LOWERINGS, PART_OF, TO_TINY, Meta
 from .blocks import Places, SideBySide
@@ -83,12 +83,10 @@ def can_lift(op: str, argument: int) -> bool:
     return is_tensor or name in lowering.lifts
 
 
-def build(
-    trace: Trace, varying: set[int], device: str, prefers_aten, in_place: bool = True, views: bool = True
-) -> Graph:
+def build(trace: Trace, varying: set[int], device: str, prefers_aten, in_place: bool = True) -> Graph:
     """Lowers every node. `varying` numbers become inputs; `prefers_aten(node)` sends a node to ATen's CPU kernels;
-    `in_place` allows writing into buffers before the end of the trace; `views` says that buffers can lie in others."""
-    graph = Graph([], device, Places(device, views))
+    `in_place` allows writing into buffers before the end of the trace."""
+    graph = Graph([], device, Places(device, target(device).has_views))
     _Builder(trace, graph, varying, prefers_aten, in_place).run()
     return graph
 
@@ -104,11 +102,11 @@ class _Builder:
         self.add_flats()
         # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
         size = max(1, 2 * len(trace.numbers) + 2)
-        graph.float_input = UOp.new_buffer(graph.device, size, widest_float())
+        graph.float_input = UOp.new_buffer(graph.device, size, target(graph.device).widest_float)
         graph.int_input = UOp.new_buffer(graph.device, size, dtypes.int64)
 
     def run(self) -> None:
-        shared = shared_results(self.trace, self.prefers_aten, passes=1 if has_groups(self.graph.device) else 2)
+        shared = shared_results(self.trace, self.prefers_aten, passes=1 if target(self.graph.device).has_groups else 2)
         for t, node in enumerate(self.trace.nodes):
             self.shared = {out for k, out in enumerate(node.outs) if (t, k) in shared}
             try:
