@@ -1,26 +1,18 @@
-// Programs on disk: a file a program, in a folder that only this user can write to. The format is plain data, checked
-// against a hash of itself; what is written goes to a new file first, so that readers never see half of it.
+// Programs on disk: a file a program. The format is plain data, checked against a hash of itself.
 #include "disk.h"
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <stdexcept>
 
+#include "cache_folder.h"
 #include "python.h"
 
 namespace tiny {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr std::string_view kMagic = "torch-tinygrad program 2\n";
+const std::string kMagic = std::string(kProgramBegins) + "2\n";
 constexpr size_t kSavesBetweenChecks = 64;
 
 struct Cache {
@@ -186,80 +178,7 @@ SlotTensor read_tensor(Reader& r) {
 
 std::string path_of(Hash key) {
   key.add(cache().digest.a), key.add(cache().digest.b);
-  char name[40];
-  std::snprintf(name, sizeof(name), "%016llx%016llx", static_cast<unsigned long long>(key.a), static_cast<unsigned long long>(key.b));
-  return cache().folder + "/" + name;
-}
-
-// Whether this user alone can have written it.
-bool is_ours(const struct stat& info) { return info.st_uid == geteuid() && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0; }
-
-bool folder_is_ours() {
-  struct stat info;
-  return lstat(cache().folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && is_ours(info);
-}
-
-std::optional<std::string> contents(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-  if (file < 0) return std::nullopt;
-  struct stat info;
-  std::optional<std::string> found;
-  if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && is_ours(info)) {
-    found.emplace(static_cast<size_t>(info.st_size), '\0');
-    size_t got = 0;
-    while (got < found->size()) {
-      const ssize_t n = read(file, found->data() + got, found->size() - got);
-      if (n <= 0) break;
-      got += static_cast<size_t>(n);
-    }
-    if (got == found->size()) {
-      futimens(file, nullptr);  // the least recently used goes first
-    } else {
-      found.reset();
-    }
-  }
-  close(file);
-  return found;
-}
-
-void put(const std::string& path, std::string_view bytes) {
-  const std::string draft = path + "." + std::to_string(getpid());
-  const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (file < 0) return;
-  size_t put = 0;
-  while (put < bytes.size()) {
-    const ssize_t n = ::write(file, bytes.data() + put, bytes.size() - put);
-    if (n <= 0) break;
-    put += static_cast<size_t>(n);
-  }
-  const bool whole = close(file) == 0 && put == bytes.size();
-  if (!whole || rename(draft.c_str(), path.c_str()) != 0) unlink(draft.c_str());
-}
-
-// Removes what was used least recently, until a tenth of the bound is free.
-void make_room() {
-  struct File {
-    fs::file_time_type used;
-    int64_t size;
-    fs::path path;
-  };
-  std::vector<File> files;
-  int64_t total = 0;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(cache().folder, ignored)) {
-    std::error_code gone;
-    const auto used = entry.last_write_time(gone);
-    const auto size = static_cast<int64_t>(entry.file_size(gone));
-    if (gone) continue;
-    files.push_back({used, size, entry.path()});
-    total += size;
-  }
-  if (total <= cache().bound) return;
-  std::sort(files.begin(), files.end(), [](const File& x, const File& y) { return x.used < y.used; });
-  for (const File& file : files) {
-    if (total <= cache().bound - cache().bound / 10) break;
-    if (fs::remove(file.path, ignored)) total -= file.size;
-  }
+  return program_path(cache().folder, key);
 }
 
 // Before the program's own bytes: their checksum, and what the program was compiled for.
@@ -364,8 +283,8 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
 void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound) { cache() = {folder, checksum(digest), bound, 0}; }
 
 std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device) {
-  if (cache().folder.empty() || !folder_is_ours()) return nullptr;
-  const auto bytes = contents(path_of(key));
+  if (cache().folder.empty() || !is_private(cache().folder)) return nullptr;
+  const auto bytes = file_contents(path_of(key));
   if (!bytes || bytes->size() < kMagic.size() + sizeof(Head) || bytes->compare(0, kMagic.size(), kMagic) != 0) return nullptr;
   Head head;
   std::memcpy(&head, bytes->data() + kMagic.size(), sizeof(Head));
@@ -383,17 +302,15 @@ std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device) 
 
 void save_program(const Hash& key, const Program& program) {
   if (cache().folder.empty()) return;
-  std::error_code ignored;
-  if (fs::create_directories(cache().folder, ignored)) fs::permissions(cache().folder, fs::perms::owner_all, ignored);
-  if (!folder_is_ours()) return;
+  if (!prepare_folder(cache().folder)) return;
   const std::optional<std::string> payload = program.to_bytes();
   if (!payload) return;
   const Head head{checksum(*payload), program.constants};
-  std::string bytes(kMagic);
+  std::string bytes = kMagic;
   bytes.append(reinterpret_cast<const char*>(&head), sizeof(Head));
   bytes.append(*payload);
-  put(path_of(key), bytes);
-  if (cache().saves++ % kSavesBetweenChecks == 0) make_room();
+  put_file(path_of(key), bytes);
+  if (cache().saves++ % kSavesBetweenChecks == 0) make_room(cache().folder, cache().bound);
 }
 
 }  // namespace tiny
