@@ -156,13 +156,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("fallbacks", &HostProgram::fallbacks)
       .def_readwrite("description", &HostProgram::description)
       .def("add_kernel",
-           [](HostProgram& p, uint64_t address, const py::bytes& image, const py::list& args, std::vector<int64_t> values, int threads,
-              int core, bool beside) { p.add_kernel(address, image, slots_from(args), std::move(values), threads, core, beside); })
+           [](HostProgram& p, const py::bytes& image, Imports imports, const py::list& args, std::vector<int64_t> values, int threads,
+              int core,
+              bool beside) { p.add_kernel(image, std::move(imports), slots_from(args), std::move(values), threads, core, beside); })
       .def("add_constant", [](HostProgram& p, const py::bytes& bytes) { return p.add_constant(bytes); })
       .def("add_aten", &add_aten)
-      .def("keep", [](HostProgram& p, py::object object) {
-        p.kept = std::shared_ptr<void>(object.release().ptr(), [](void* kept) { release_later(static_cast<PyObject*>(kept)); });
-      });
+      .def("load", &HostProgram::load_images)
+      .def("to_bytes",
+           [](const HostProgram& p) -> py::object {
+             const auto bytes = p.to_bytes();
+             return bytes ? py::object(py::bytes(*bytes)) : py::none();
+           })
+      .def_static("from_bytes", [](const py::bytes& bytes) { return HostProgram::read_from(std::string_view(bytes)); });
 }
 
 }  // namespace tiny

@@ -7,12 +7,13 @@
 #include <stdexcept>
 
 #include "cache_folder.h"
+#include "images.h"
 #include "python.h"
 
 namespace tiny {
 namespace {
 
-const std::string kMagic = std::string(kProgramBegins) + "2\n";
+const std::string kMagic = std::string(kProgramBegins) + "3\n";
 constexpr size_t kSavesBetweenChecks = 64;
 
 struct Cache {
@@ -197,9 +198,8 @@ Hash checksum(std::string_view bytes) {
 std::optional<std::string> HostProgram::to_bytes() const try {
   Writer w;
   w.list(kernels_, [&](const Kernel& k) {
-    if (k.image.empty()) throw Unwritable("a kernel at a fixed address");
-    w.text(k.image), w.numbers(k.args), w.numbers(k.values), w.number<int32_t>(k.threads), w.number<int32_t>(k.core_position),
-        w.number<uint8_t>(k.beside);
+    w.text(k.image), w.list(k.imports, [&](const auto& i) { w.text(i.first), w.number(i.second); }), w.numbers(k.args), w.numbers(k.values),
+        w.number<int32_t>(k.threads), w.number<int32_t>(k.core_position), w.number<uint8_t>(k.beside);
   });
   w.list(atens_, [&](const Aten& a) {
     w.text(a.op.schema().name()), w.text(a.op.schema().overload_name());
@@ -228,7 +228,12 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
   std::vector<Kernel> read;
   for (size_t n = r.count(); n > 0; n--) {
     Kernel k;
-    k.image = r.text(), k.args = r.numbers<Slot>(), k.values = r.numbers<int64_t>();
+    k.image = r.text();
+    for (size_t m = r.count(); m > 0; m--) {
+      std::string name = r.text();
+      k.imports.emplace_back(std::move(name), r.number<uint64_t>());
+    }
+    k.args = r.numbers<Slot>(), k.values = r.numbers<int64_t>();
     k.threads = r.number<int32_t>(), k.core_position = r.number<int32_t>(), k.beside = r.number<uint8_t>() != 0;
     read.push_back(std::move(k));
   }
@@ -278,6 +283,8 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
   return program;
 } catch (const Damaged&) {
   return nullptr;
+} catch (const UnknownSymbol&) {
+  return nullptr;  // it was made on a system with other libraries
 }
 
 void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound) { cache() = {folder, checksum(digest), bound, 0}; }

@@ -15,7 +15,7 @@ void set_disk_cache(const std::string& folder, const std::string& digest, int64_
 // The program kept under a key; none where there is no such file, or it is damaged, or another user could have written it.
 std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device);
 
-// Keeps a program, if it can be written down: kernels at fixed addresses, and arguments of unusual types, cannot.
+// Keeps a program, if it can be written down: arguments of unusual types cannot.
 void save_program(const Hash& key, const Program& program);
 
 }  // namespace tiny

@@ -8,8 +8,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <sys/mman.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -90,11 +88,11 @@ void put(std::vector<c10::IValue>& arguments, const std::vector<int>& path, cons
 
 }  // namespace
 
-void HostProgram::add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads,
+void HostProgram::add_kernel(std::string image, Imports imports, std::vector<Slot> args, std::vector<int64_t> values, int threads,
                              int core_position, bool beside) {
   TORCH_CHECK(args.size() + values.size() <= 64, "tiny: a kernel of ", args.size() + values.size(), " arguments");
   steps_.push_back({true, static_cast<uint32_t>(kernels_.size()), {}});
-  kernels_.push_back({address, std::move(image), std::move(args), std::move(values), threads, core_position, beside});
+  kernels_.push_back({0, std::move(image), std::move(imports), std::move(args), std::move(values), threads, core_position, beside});
 }
 
 void HostProgram::release_after(std::vector<uint32_t> made) { steps_.back().releases = std::move(made); }
@@ -116,24 +114,6 @@ void HostProgram::add_aten(const std::string& name, const std::string& overload,
                            std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs) {
   steps_.push_back({false, static_cast<uint32_t>(atens_.size()), {}});
   atens_.push_back(make_aten(name, overload, std::move(arguments), std::move(tensors), std::move(results), packs));
-}
-
-void HostProgram::load_images() {
-  size_t total = 0;
-  auto rounded = [](size_t size) { return (size + 63) / 64 * 64; };
-  for (const Kernel& kernel : kernels_) total += rounded(kernel.image.size());
-  if (total == 0) return;
-  void* memory = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  TORCH_CHECK(memory != MAP_FAILED, "tiny: no memory for ", total, " bytes of machine code");
-  code_ = std::shared_ptr<void>(memory, [total](void* p) { munmap(p, total); });
-  char* next = static_cast<char*>(memory);
-  for (Kernel& kernel : kernels_) {
-    std::memcpy(next, kernel.image.data(), kernel.image.size());
-    kernel.address = reinterpret_cast<uint64_t>(next);
-    next += rounded(kernel.image.size());
-  }
-  mprotect(memory, total, PROT_READ | PROT_EXEC);
-  __builtin___clear_cache(static_cast<char*>(memory), next);
 }
 
 size_t HostProgram::end_of_batch(size_t step) const {

@@ -29,7 +29,6 @@ struct Program {
   std::map<std::string, int64_t> fallbacks;
   std::vector<std::string> description;  // a line a step
   std::vector<double> times;             // of the steps of the last run, in microseconds, at debug level 2
-  std::shared_ptr<void> kept;            // what must live as long as it: machine code, constants
 };
 
 // Where a step finds an operand.
@@ -49,6 +48,9 @@ struct SlotTensor {
 
 struct Addresses;
 
+// Symbols of the C library that machine code calls: a name, and where in the code its address belongs.
+using Imports = std::vector<std::pair<std::string, uint64_t>>;
+
 class HostProgram final : public Program {
  public:
   void run(const Trace& trace, const std::vector<Number>& numbers) override;
@@ -63,10 +65,11 @@ class HostProgram final : public Program {
   uint32_t made = 0;                                   // tensors that ATen's steps make
   int64_t arena = 0;                                   // bytes of temporaries
 
-  // `image` is the machine code where it works at any address, else empty. A kernel that is `beside` may run at the same
-  // time as those directly before it.
-  void add_kernel(uint64_t address, std::string image, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position,
+  // `image` is machine code that works at any address. A kernel that is `beside` may run at the same time as those directly
+  // before it.
+  void add_kernel(std::string image, Imports imports, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position,
                   bool beside);
+  void load_images();  // gives all kernels their addresses; to be called before the first run
   uint32_t add_constant(std::string bytes);
   void release_after(std::vector<uint32_t> made);  // lets go of made tensors after the step added last
   void add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
@@ -76,6 +79,7 @@ class HostProgram final : public Program {
   struct Kernel {
     uint64_t address = 0;
     std::string image;
+    Imports imports;
     std::vector<Slot> args;
     std::vector<int64_t> values;
     int threads = 1, core_position = -1;
@@ -96,7 +100,6 @@ class HostProgram final : public Program {
   };
   static Aten make_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
                         std::vector<std::pair<std::vector<int>, SlotTensor>> tensors, std::vector<SlotTensor> results, bool packs);
-  void load_images();                      // gives kernels that were read from disk their addresses
   size_t end_of_batch(size_t step) const;  // behind the kernels that may run at the same time as this one
   void run_kernels(size_t begin, size_t end, const Addresses& addresses) const;
   void run_aten(const Aten& aten, Addresses& addresses) const;
@@ -104,7 +107,7 @@ class HostProgram final : public Program {
   std::vector<Kernel> kernels_;
   std::vector<Aten> atens_;
   std::vector<std::string> constants_;
-  std::shared_ptr<void> code_;  // of kernels that were read from disk
+  std::shared_ptr<void> code_;
 };
 
 }  // namespace tiny

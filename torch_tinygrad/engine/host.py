@@ -5,10 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import torch
-from tinygrad.engine.realize import estimate_uop, get_call_arg_uops, get_runtime
-from tinygrad.helpers import to_tuple
-from tinygrad.runtime.ops_cpu import CPUProgram
-from tinygrad.runtime.support.elf import jit_loader
+from tinygrad.engine.realize import estimate_uop, get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
@@ -18,6 +15,7 @@ from torch_tinygrad.values.steps import AtenStep, Operand
 
 from . import explain
 from .aten import nbytes
+from .images import image_of
 from .independence import Independence
 from .layout import INPUT, NOWHERE, Place, lay_out
 from .order import bytes_of
@@ -31,7 +29,6 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     made = made_by_steps(schedule)
     layout = lay_out(schedule, made=made)
     program.made, program.adopted, program.arena = len(made), layout.adopted, sum(layout.temporaries)
-    held: list = []
 
     for constant in layout.constants:
         program.add_constant(bytes(constant.as_memoryview()))
@@ -44,15 +41,13 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
         kind = call.src[0]
         slots = [a.place for a in arguments]
         if kind.op is Ops.PROGRAM:
-            runtime = get_runtime(to_tuple(call.src[1].device)[0], kind)
-            held.append(runtime)
             info = kind.arg
             used_slots = [slots[i] for i in info.globals]
             threads = int(info.global_size[0]) if info.runtimevars else 1
             core = len(used_slots) + info.runtimevars["core_id"] if info.runtimevars else -1
             beside = independence.add(info, arguments)
-            code = image_of(kind, runtime)
-            program.add_kernel(runtime.addr, code, used_slots, [0] * len(info.vars), threads, core, beside)
+            image, imports = image_of(kind.to_elf().lib)
+            program.add_kernel(image, imports, used_slots, [0] * len(info.vars), threads, core, beside)
             estimate = estimate_uop(call)
             moved += int(estimate.mem)
             program.kernels += 1
@@ -73,14 +68,8 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})
     program.bytes_moved, program.fallbacks, program.description = moved, fallbacks, description
-    program.keep(held)  # machine code lives as long as the program
+    program.load()
     return program
-
-
-def image_of(kernel: UOp, loaded: CPUProgram) -> bytes:
-    """The machine code, if it is the same wherever it lies: it can then be kept on disk."""
-    image = jit_loader(kernel.to_elf().lib, 0, [CPUProgram.libm, CPUProgram.rt_lib])
-    return image if loaded.mem[: len(image)] == image else b""
 
 
 def out_form(op: str, results: int):
