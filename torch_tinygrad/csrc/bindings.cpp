@@ -53,6 +53,15 @@ py::dict stats_dict() {
   return d;
 }
 
+// Of the sixteen bytes of a trace's key.
+Hash hash_from(std::string_view bytes) {
+  Hash hash;
+  TORCH_CHECK(bytes.size() == 16, "tiny: a key of ", bytes.size(), " bytes");
+  std::memcpy(&hash.a, bytes.data(), 8);
+  std::memcpy(&hash.b, bytes.data() + 8, 8);
+  return hash;
+}
+
 Slot slot_from(const py::handle& item) {
   const auto t = item.cast<std::tuple<int, uint32_t, int64_t>>();
   return {static_cast<Slot::Kind>(std::get<0>(t)), std::get<1>(t), std::get<2>(t)};
@@ -114,6 +123,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_program_bound", [](size_t bound) { program_bound() = bound; });
   m.def("clear_programs", &clear_programs);
   m.def("set_disk_cache", &set_disk_cache);
+  m.def("load_failure", [](const py::bytes& key) { return load_failure(hash_from(key)); });
+  m.def("save_failure", [](const py::bytes& key, const std::string& reason) { save_failure(hash_from(key), reason); });
   m.def("device_count", [] { return static_cast<int>(device_count()); });
   m.def("set_device_count", [](int count) { set_device_count(static_cast<c10::DeviceIndex>(count)); });
   m.def("current_device", [] { return static_cast<int>(current_device()); });

@@ -14,6 +14,7 @@ namespace tiny {
 namespace {
 
 const std::string kMagic = std::string(kProgramBegins) + "3\n";
+const std::string kFailure = std::string(kProgramBegins) + "could not be made:\n";
 constexpr size_t kSavesBetweenChecks = 64;
 
 struct Cache {
@@ -318,6 +319,18 @@ void save_program(const Hash& key, const Program& program) {
   bytes.append(*payload);
   put_file(path_of(key), bytes);
   if (cache().saves++ % kSavesBetweenChecks == 0) make_room(cache().folder, cache().bound);
+}
+
+std::optional<std::string> load_failure(const Hash& key) {
+  if (cache().folder.empty() || !is_private(cache().folder)) return std::nullopt;
+  const auto bytes = file_contents(path_of(key));
+  if (!bytes || bytes->compare(0, kFailure.size(), kFailure) != 0) return std::nullopt;
+  return bytes->substr(kFailure.size());
+}
+
+void save_failure(const Hash& key, const std::string& reason) {
+  if (cache().folder.empty() || !prepare_folder(cache().folder)) return;
+  put_file(path_of(key), kFailure + reason);
 }
 
 }  // namespace tiny

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "hash.h"
@@ -17,5 +18,9 @@ std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device);
 
 // Keeps a program, if it can be written down: arguments of unusual types cannot.
 void save_program(const Hash& key, const Program& program);
+
+// Why no program could be made for a key, where that lasts: kept in the place of the program.
+std::optional<std::string> load_failure(const Hash& key);
+void save_failure(const Hash& key, const std::string& reason);
 
 }  // namespace tiny

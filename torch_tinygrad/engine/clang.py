@@ -30,6 +30,13 @@ class NoCompilerWarning(UserWarning):
 
 _searched = float("-inf")
 _warned = False
+_given: list[str] | None = None
+
+
+def use(command: list[str] | None) -> None:
+    """In a process that compiles for another: with the compiler that was found there."""
+    global _given
+    _given = command
 
 
 def _find() -> list[str] | None:
@@ -48,6 +55,8 @@ def _find() -> list[str] | None:
 def command() -> list[str] | None:
     """How to run it, as the beginning of a command line; nothing where there is none."""
     global _searched
+    if _given is not None:
+        return _given
     if time.monotonic() < _searched + _PAUSE:
         return None
     found = _find()
