@@ -26,12 +26,15 @@ def prepare() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from . import _C, cache, data_dependent, ops
-    from .choice import is_host
+    from .choice import is_host, open_chosen
     from .engine import remote
     from .engine.compile import compile_trace
-    from .engine.devices import device_name, download, new_buffer, upload
+    from .engine.devices import device_name, download, lacking, new_buffer, upload
     from .trace.nodes import Number, Region, Storage, Trace
 
+    if not is_host():
+        open_chosen()
+        _C.set_lacking(device_name(0), lacking())
     hooks = {
         "op_traits": ops.op_traits,
         "warn_fallback": ops.warn_fallback,

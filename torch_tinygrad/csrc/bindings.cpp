@@ -14,6 +14,7 @@
 #include "ranges.h"
 #include "recorder.h"
 #include "storage.h"
+#include "types.h"
 #include "up.h"
 
 namespace py = pybind11;
@@ -107,6 +108,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "torch-tinygrad's runtime: recorder, storages, program runner.";
   m.def("set_prepare", &set_prepare);
   m.def("set_up", &set_up);
+  m.def("set_lacking", &set_lacking);
   m.def("register_recorder", &register_recorder);
   m.def("wait_for_autograd", &wait_for_autograd);
   m.def("onednn_multiplies_faster", &onednn_multiplies_faster);
