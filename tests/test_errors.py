@@ -109,48 +109,32 @@ def broken_lowering(monkeypatch):
     return lambda: monkeypatch.setitem(LOWERINGS, "aten::erfc", working)
 
 
-def test_exception_in_a_lowering_reaches_the_caller_and_loses_nothing(broken_lowering):
+def test_lowering_that_fails_costs_speed_alone(broken_lowering):
+    torch.tiny.reset_stats()
     realized = data(7, device=DEVICE)
-    flush()
     pending = realized * 3
-    wrong = torch.erfc(pending)
-    with pytest.raises(Exception, match="broken on purpose"):
-        wrong.tolist()
-    assert realized.tolist() == data(7).tolist()
-    del wrong
-    assert pending.tolist() == (data(7) * 3).tolist()
-    assert (realized + 1).tolist() == (data(7) + 1).tolist()
+    result = torch.erfc(pending)
+    view, other = pending[2:5], torch.zeros(7, device=DEVICE)
+    other[1] = 5
+    view.add_(1)
+    torch.testing.assert_close(result.cpu(), torch.erfc(data(7) * 3))
+    want = data(7) * 3
+    want[2:5] += 1
+    assert pending.tolist() == want.tolist() and other.tolist() == [0, 5, 0, 0, 0, 0, 0]
+    stats = torch.tiny.stats()
+    assert stats["direct"] == 1
+    assert [count for reason, count in stats["not_compiled"].items() if "broken on purpose" in reason] == [1]
 
 
-def test_writes_before_and_after_a_failing_operation_are_kept(broken_lowering):
-    a = torch.zeros(7, device=DEVICE)
-    a[1] = 5
-    view = a[:3]
-    wrong = torch.erfc(a)
-    with pytest.raises(Exception, match="broken on purpose"):
-        flush()
-    del wrong
-    a[2] = 6
-    assert a.tolist() == [0, 5, 6, 0, 0, 0, 0] and view.tolist() == [0, 5, 6]
-
-
-def test_result_that_failed_says_so_again_and_can_be_computed_anew(broken_lowering):
-    x = data(7, device=DEVICE)
-    wrong = torch.erfc(x)
-    for _ in range(2):
-        with pytest.raises(Exception, match="erfc"):
-            wrong.tolist()
-    broken_lowering()
-    torch.testing.assert_close(torch.erfc(x).cpu(), torch.erfc(data(7)))
-
-
-def test_in_place_write_by_a_failing_operation_leaves_other_tensors(broken_lowering):
+def test_lowering_that_fails_is_an_error_where_fallbacks_are_and_loses_nothing(broken_lowering, monkeypatch):
+    monkeypatch.setenv("TORCH_TINY_FALLBACK", "error")
     a, b = data(7, device=DEVICE), data(7, seed=1, device=DEVICE)
     b.add_(1)
     a.erfc_()
     with pytest.raises(Exception, match="broken on purpose"):
-        a.tolist()
+        flush()
     assert b.tolist() == (data(7, seed=1) + 1).tolist()
+    torch.testing.assert_close(a.cpu(), torch.erfc(data(7)))
 
 
 def test_keyboard_interrupt_during_a_compile_loses_nothing(monkeypatch):
@@ -200,7 +184,7 @@ def test_signal_during_a_compile_interrupts_and_loses_nothing():
     assert done.returncode == 0 and done.stdout.split("\n")[:2] == ["interrupted", "works"], done.stdout + done.stderr
 
 
-def test_compiler_that_fails_is_an_error_and_values_stay():
+def test_compiler_that_fails_costs_speed_alone():
     done = run(
         """
         import os, torch
@@ -210,11 +194,8 @@ def test_compiler_that_fails_is_an_error_and_values_stay():
         working = os.environ.get("CC")
         os.environ["CC"] = "/bin/false"
         c = b.cos() + a * 17
-        try:
-            c.tolist()
-            print("no error")
-        except Exception as error:
-            print("error:", type(error).__name__)
+        torch.testing.assert_close(c.cpu(), b.cpu().cos() + a.cpu() * 17)
+        print(torch.tiny.stats()["direct"], sum(torch.tiny.stats()["not_compiled"].values()))
         print(a.tolist(), b.tolist())
         del os.environ["CC"]
         os.environ.update({"CC": working} if working else {})
@@ -223,16 +204,26 @@ def test_compiler_that_fails_is_an_error_and_values_stay():
         CACHELEVEL="0",
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "error:" in done.stdout and "no error" not in done.stdout
-    values, afterwards = done.stdout.splitlines()[-2:]
-    assert values == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0] [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]" and afterwards == "True"
+    counts, values, afterwards = done.stdout.splitlines()[-3:]
+    assert (
+        counts == "1 1"
+        and values == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0] [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]"
+        and afterwards == "True"
+    )
 
 
-def test_missing_compiler_names_both_remedies():
-    code = "import sys; sys.modules['ziglang'] = None; import torch; (torch.ones(3, device='tiny') + 1).tolist()"
-    done = run(code, CC="", PATH="/nowhere", CACHELEVEL="0")
-    assert done.returncode != 0
-    assert "clang" in done.stderr and "ziglang" in done.stderr
+@pytest.mark.parametrize("mode", ["always"])
+def test_missing_compiler_names_both_remedies_once_and_all_works(mode):
+    code = """
+    import sys
+    sys.modules["ziglang"] = None
+    import torch
+    for _ in range(4):
+        print((torch.ones(3, device="tiny") + 1).tolist())
+    """
+    done = run(code, CC="", PATH="/nowhere", CACHELEVEL="0", TORCH_TINY_COMPILE=mode)
+    assert done.returncode == 0 and done.stdout == "[2.0, 2.0, 2.0]\n" * 4, done.stderr
+    assert done.stderr.count("pip install ziglang") == 1 and "clang itself" in done.stderr
 
 
 def test_out_of_memory_is_an_error_and_values_stay():
@@ -273,8 +264,7 @@ def test_failures_do_not_stop_replays_of_other_programs(broken_lowering):
         return (torch.arange(13.0, device=DEVICE) * 3 + 1).tolist()
 
     good()
-    with pytest.raises(Exception, match="broken on purpose"):
-        torch.erfc(data(3, device=DEVICE)).tolist()
+    torch.erfc(data(3, device=DEVICE)).tolist()
     with Cost() as cost:
         assert good() == (torch.arange(13.0) * 3 + 1).tolist()
     cost.expect(compiles=0)

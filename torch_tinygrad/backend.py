@@ -18,6 +18,8 @@ def load() -> None:
     torch._register_device_module("tiny", tiny)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _C.set_device_count(int(os.environ.get("TORCH_TINY_DEVICES", "1")))
+    if mode := os.environ.get("TORCH_TINY_COMPILE"):
+        tiny.compile_mode(mode)
     _C.set_prepare(prepare)
 
 
@@ -26,19 +28,18 @@ def prepare() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from . import _C, cache, data_dependent, ops
-    from .choice import is_host, open_chosen
+    from .choice import is_host
     from .engine import remote
     from .engine.compile import compile_trace
-    from .engine.devices import device_name, download, lacking, new_buffer, upload
+    from .engine.devices import device_name, download, new_buffer, upload
+    from .service import requests
     from .trace.nodes import Number, Region, Storage, Trace
 
-    if not is_host():
-        open_chosen()
-        _C.set_lacking(device_name(0), lacking())
     hooks = {
         "op_traits": ops.op_traits,
         "warn_fallback": ops.warn_fallback,
         "compile": compile_trace,
+        "request": requests.request,
         "load": remote.load,
         "new_buffer": new_buffer,
         "upload": upload,

@@ -26,6 +26,15 @@ DEPEND_ON_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_out
 # Operators that refuse arguments by their values: stand-ins cannot be asked.
 REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten::cholesky"}
 
+# LAPACK's iterations, which PyTorch raises an error for where they do not converge (NaN, for one).
+MAY_NOT_CONVERGE = {
+    "aten::_linalg_eigh",
+    "aten::_linalg_eigvals",
+    "aten::_linalg_svd",
+    "aten::linalg_eig",
+    "aten::linalg_lstsq",
+}
+
 # Composite kernels that must stay: they allocate, choose devices, are views, or clone a whole storage.
 KEEP_COMPOSITE = {"aten::_to_copy", "aten::copy_", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
                   "aten::resize_as_", "aten::set_.source_Tensor", "aten::lift", "aten::lift_fresh",
@@ -85,6 +94,7 @@ def op_traits(name: str) -> dict:
         # Masks among indices are places by then, whose shape is known.
         "dynamic": (bool(DEPEND_ON_VALUES & set(tags)) and name not in INDEXING)
         or overload._schema.name in REFUSE_VALUES,
+        "refuses": overload._schema.name in MAY_NOT_CONVERGE,
     }
 
 

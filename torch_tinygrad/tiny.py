@@ -12,6 +12,7 @@ from . import _C
 from .choice import is_host
 
 __all__ = [
+    "compile_mode",
     "current_device",
     "device",
     "device_count",
@@ -37,6 +38,7 @@ __all__ = [
     "set_rng_state_all",
     "stats",
     "synchronize",
+    "wait_for_compiles",
 ]
 
 Device = torch.device | int | str | None
@@ -120,14 +122,51 @@ def synchronize(device: Device = None) -> None:
 
 
 def stats() -> dict[str, Any]:
-    """Counts since the start or the last `reset_stats`: `nodes` recorded, `flushes`, of which `compiles` compiled,
-    `loads` found their program on disk and `replays` ran one known already, `kernels` run, `bytes_moved` (the engine's
-    estimate), and `fallbacks`: how often each operator ran on the CPU for want of a lowering."""
+    """Counts since the start or the last `reset_stats`: `nodes` recorded, `flushes`, of which `compiles` ran a program
+    for the first time, `loads` found theirs on disk, `replays` ran one known already and `direct` ran node by node through
+    ATen; `kernels` run, `bytes_moved` (the engine's estimate), `fallbacks`: how often each operator ran on the CPU for
+    want of a lowering, `compiling`: programs that are being compiled now, and `not_compiled`: why traces stay direct."""
     return _C.stats()
 
 
 def reset_stats() -> None:
     _C.reset_stats()
+
+
+COMPILE_MODES = ("auto", "always", "never")
+
+
+class compile_mode(contextlib.ContextDecorator):
+    """When traces are compiled, for the whole process: "auto" runs what is new directly and compiles it behind when it
+    comes again, "always" compiles what is new before it runs, "never" runs everything directly. `TORCH_TINY_COMPILE` sets
+    it too. As a function it stays set; as a context manager, the mode before it comes back."""
+
+    def __init__(self, mode: str):
+        if mode not in COMPILE_MODES:
+            raise ValueError(f"compile_mode is one of {', '.join(COMPILE_MODES)}, not {mode!r}")
+        self.mode = COMPILE_MODES.index(mode)
+        self.previous = _C.compile_mode()
+        _C.set_compile_mode(self.mode)
+
+    def __enter__(self) -> None:
+        _C.set_compile_mode(self.mode)
+
+    def __exit__(self, *_: Any) -> None:
+        _C.set_compile_mode(self.previous)
+
+    def __call__(self, function: Any) -> Any:
+        _C.set_compile_mode(self.previous)  # a decorator sets it only while the function runs
+        return super().__call__(function)
+
+    def _recreate_cm(self) -> compile_mode:
+        return compile_mode(COMPILE_MODES[self.mode])
+
+
+def wait_for_compiles(timeout: float | None = None) -> bool:
+    """Waits until nothing is being compiled; the next flush of each trace takes its program up. False after `timeout`
+    seconds."""
+    requests = sys.modules.get("torch_tinygrad.service.requests")
+    return requests is None or requests.wait(timeout)
 
 
 def memory_allocated(device: Device = None) -> int:

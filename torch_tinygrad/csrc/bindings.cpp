@@ -8,13 +8,15 @@
 #include "device.h"
 #include "disk.h"
 #include "flush.h"
+#include "policy.h"
 #include "products.h"
 #include "program.h"
+#include "programs.h"
 #include "python.h"
 #include "ranges.h"
 #include "recorder.h"
+#include "service.h"
 #include "storage.h"
-#include "types.h"
 #include "up.h"
 
 namespace py = pybind11;
@@ -48,6 +50,9 @@ py::dict stats_dict() {
   d["compiles"] = s.compiles;
   d["replays"] = s.replays;
   d["loads"] = s.loads;
+  d["direct"] = s.direct;
+  d["compiling"] = requests_pending();
+  d["not_compiled"] = s.not_compiled;
   d["kernels"] = s.kernels;
   d["bytes_moved"] = s.bytes_moved;
   d["fallbacks"] = s.fallbacks;
@@ -108,7 +113,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "torch-tinygrad's runtime: recorder, storages, program runner.";
   m.def("set_prepare", &set_prepare);
   m.def("set_up", &set_up);
-  m.def("set_lacking", &set_lacking);
   m.def("register_recorder", &register_recorder);
   m.def("wait_for_autograd", &wait_for_autograd);
   m.def("onednn_multiplies_faster", &onednn_multiplies_faster);
@@ -124,6 +128,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_bounds", [](size_t nodes, size_t soft_nodes, int64_t bytes) { bounds() = {nodes, soft_nodes, bytes}; });
   m.def("set_program_bound", [](size_t bound) { program_bound() = bound; });
   m.def("clear_programs", &clear_programs);
+  m.def("compile_mode", [] { return static_cast<int>(compile_mode()); });
+  m.def("set_compile_mode", [](int mode) { set_compile_mode(static_cast<Mode>(mode)); });
+  m.def("program_ready", [](const py::bytes& name, const py::bytes& bytes) { program_ready(name, bytes); });
+  m.def("program_failed", [](const py::bytes& name, const std::string& reason, bool passing) { program_failed(name, reason, passing); });
   m.def("set_disk_cache", &set_disk_cache);
   m.def("load_failure", [](const py::bytes& key) { return load_failure(hash_from(key)); });
   m.def("save_failure", [](const py::bytes& key, const std::string& reason) { save_failure(hash_from(key), reason); });

@@ -1,12 +1,12 @@
-// The cache of programs.
+// Flushing: runs what is pending.
 #pragma once
 
-#include <cstddef>
+#include <c10/core/Device.h>
 
 namespace tiny {
 
-size_t& program_bound();  // programs kept at most; the least recently used goes first
-void clear_programs();
+// Runs everything pending on the device (all devices if negative).
+void flush(c10::DeviceIndex device, const char* reason);
 
 // TORCH_TINY_DEBUG: 1 for a line a flush, 2 for a line a step as well.
 int debug_level();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 namespace tiny {
@@ -32,6 +33,12 @@ struct Hash {
     uint64_t bits;
     std::memcpy(&bits, &value, 8);
     add(bits);
+  }
+  std::string bytes() const {
+    std::string text(16, '\0');
+    std::memcpy(text.data(), &a, 8);
+    std::memcpy(text.data() + 8, &b, 8);
+    return text;
   }
   bool operator==(const Hash& other) const { return a == other.a && b == other.b; }
 

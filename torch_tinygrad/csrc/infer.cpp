@@ -13,6 +13,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "kernels_only.h"
 #include "python.h"
 
 namespace tiny {
@@ -196,16 +197,19 @@ void fill_storage(const at::Tensor& t, int64_t value) {
 // Whether the CPU's kernel believes what it reads: LAPACK writes wherever pivots say, and PyTorch checks those from 2.13 on.
 bool trusts_values(const OpInfo& info) { return info.name.rfind("aten::linalg_ldl_solve", 0) == 0; }
 
+// Operators of our own have Meta kernels that say all there is to say.
+bool is_own(const OpInfo& info) { return info.name.rfind("tiny::", 0) == 0; }
+
 // The CPU's kernel on small arguments of the same geometry says everything exactly: layouts, and refusals with their
 // words. A refusal counts if it does not depend on the values, that is, if zeros and ones are refused alike.
 std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
   if ((call.info.random && !call.info.takes_generator) || call.info.dynamic || call.masked || call.tensors.empty()) return std::nullopt;
-  if (trusts_values(call.info)) return std::nullopt;
+  if (trusts_values(call.info) || is_own(call.info)) return std::nullopt;
   size_t bytes = 0;
   for (const auto& t : call.tensors) bytes += call.aliased ? t.storage().nbytes() : t.nbytes();
   if (bytes > kMaxBytesOnCpu) return std::nullopt;
   const Alone alone;
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const KernelsOnly kernels_only;
   std::string refused;
   // Whether zeros were refused in the same words.
   auto refused_again = [&](const std::string& message) { return std::exchange(refused, message) == message; };
@@ -240,7 +244,7 @@ Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
   } catch (const std::exception&) {
     // Factories refuse bad arguments in the CPU's words too.
     if (call.tensors.empty()) {
-      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      const KernelsOnly kernels_only;
       torch::jit::Stack stack = with_stand_ins(call, args, {}, c10::Device(c10::kCPU));
       call.info.op.callBoxed(&stack);
     }
@@ -275,7 +279,7 @@ void ask_cpu(const Call& call, c10::ArrayRef<c10::IValue> args, c10::ArrayRef<at
       fill_storage(tensors[i], 0);
     }
   }
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const KernelsOnly kernels_only;
   torch::jit::Stack stack = with_stand_ins(call, args, tensors, c10::Device(c10::kCPU));
   call.info.op.callBoxed(&stack);
 }

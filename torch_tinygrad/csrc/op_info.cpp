@@ -37,6 +37,7 @@ OpInfo* make_op_info(const c10::OperatorHandle& op) {
   info->index = traits.index;
   info->iterated = traits.iterated;
   info->dynamic = traits.dynamic;
+  info->refuses = traits.refuses;
   info->absolute = schema.name().find("as_strided") != std::string::npos;
   info->ranges = range_rules(schema);
   info->indices = index_rules(schema);

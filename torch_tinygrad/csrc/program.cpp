@@ -2,11 +2,9 @@
 #include "program.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <atomic>
 #include <chrono>
@@ -15,6 +13,7 @@
 
 #include "flush.h"
 #include "host_memory.h"
+#include "kernels_only.h"
 #include "packing.h"
 #include "python.h"
 
@@ -157,9 +156,8 @@ void HostProgram::run_kernels(size_t begin, size_t end, const Addresses& address
 }
 
 void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
-  at::NoGradGuard no_grad;
+  const KernelsOnly kernels_only;
   const AtenTakesHostMemory on_huge_pages;
-  c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset);
   torch::jit::Stack stack;
   for (const auto& value : aten.arguments) stack.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);
   for (const auto& [path, tensor] : aten.tensors) put(stack, path, tensor_at(tensor, addresses));
@@ -205,7 +203,6 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
     addresses.inputs.push_back(static_cast<char*>(storage.buffer->host));
     addresses.buffers.push_back(storage.buffer.get());
   }
-  for (uint32_t i : written) addresses.buffers[i]->derived.reset();
   for (const auto& [storage, nbytes] : outputs) {
     fresh.push_back(host_buffer(trace.device, static_cast<size_t>(nbytes)));
     addresses.outputs.push_back(static_cast<char*>(fresh.back()->host));
@@ -221,6 +218,8 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
 
   addresses.made.resize(made);
 
+  started = true;
+  for (uint32_t i : written) addresses.buffers[i]->derived.reset();
   const bool timed = debug_level() >= 2;
   times.clear();
   for (size_t begin = 0, end; begin < steps_.size(); begin = end) {

@@ -23,6 +23,7 @@ struct Program {
   // As plain data, to be kept on disk; none where a part of it cannot be written down.
   virtual std::optional<std::string> to_bytes() const = 0;
 
+  bool started = false;          // the last run came as far as its first step
   std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
   Hash constants;                // of the numbers and offsets it was compiled for
   int64_t kernels = 0, bytes_moved = 0;

@@ -20,7 +20,7 @@ namespace {
 
 // The Python side, set once at import. Never destroyed: the interpreter may be gone by then.
 struct Up {
-  py::object op_traits, warn_fallback, compile, load, new_buffer, upload, download, Region, Number, Storage, Trace;
+  py::object op_traits, warn_fallback, compile, request, load, new_buffer, upload, download, Region, Number, Storage, Trace;
   bool host;
 };
 Up* up = nullptr;
@@ -100,6 +100,13 @@ class TraceExport {
   std::vector<py::object> regions_;
 };
 
+py::list positions_of(const std::vector<bool>& varying) {
+  py::list positions;
+  for (size_t i = 0; i < varying.size(); i++)
+    if (varying[i]) positions.append(i);
+  return positions;
+}
+
 // A program that the engine runs: for devices with memory of their own.
 class ObjectProgram final : public Program {
  public:
@@ -161,8 +168,19 @@ void ensure_ready() {
 }
 
 void set_up(const py::dict& hooks, bool host) {
-  up = new Up{hooks["op_traits"], hooks["warn_fallback"], hooks["compile"], hooks["load"],    hooks["new_buffer"], hooks["upload"],
-              hooks["download"],  hooks["Region"],        hooks["Number"],  hooks["Storage"], hooks["Trace"],      host};
+  up = new Up{hooks["op_traits"],
+              hooks["warn_fallback"],
+              hooks["compile"],
+              hooks["request"],
+              hooks["load"],
+              hooks["new_buffer"],
+              hooks["upload"],
+              hooks["download"],
+              hooks["Region"],
+              hooks["Number"],
+              hooks["Storage"],
+              hooks["Trace"],
+              host};
 }
 
 OpTraits op_traits(const std::string& name) {
@@ -173,7 +191,8 @@ OpTraits op_traits(const std::string& name) {
           answer["random"].cast<bool>(),
           answer["index"].cast<bool>(),
           answer["iterated"].cast<bool>(),
-          answer["dynamic"].cast<bool>()};
+          answer["dynamic"].cast<bool>(),
+          answer["refuses"].cast<bool>()};
 }
 
 void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack) {
@@ -194,20 +213,25 @@ void warn_fallback(const std::string& name) {
   the_up().warn_fallback(name);
 }
 
+bool request(const std::string& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group) {
+  py::gil_scoped_acquire gil;
+  const py::object answer =
+      the_up().request(py::bytes(name), TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device));
+  return answer.cast<bool>();
+}
+
 std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group) {
   py::gil_scoped_acquire gil;
   release_objects();
-  py::list positions;
-  for (size_t i = 0; i < varying.size(); i++)
-    if (varying[i]) positions.append(i);
   py::object result;
   try {
-    result = the_up().compile(TraceExport(trace, group).make(), positions, static_cast<int>(trace.device));
+    result = the_up().compile(TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device));
   } catch (py::error_already_set& error) {
     CompileFailed failure;
     failure.message = py::str(error.value()).cast<std::string>();
-    failure.passing = !PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception) || error.matches(PyExc_MemoryError) ||
-                      error.matches(PyExc_OSError) || py::hasattr(error.value(), "returncode");
+    failure.interrupt = !PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception);
+    failure.passing =
+        failure.interrupt || error.matches(PyExc_MemoryError) || error.matches(PyExc_OSError) || py::hasattr(error.value(), "returncode");
     if (py::hasattr(error.value(), "tiny_node")) failure.node = error.value().attr("tiny_node").cast<int64_t>();
     error.restore();
     PyErr_Fetch(&failed_type, &failed_value, &failed_traceback);

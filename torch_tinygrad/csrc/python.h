@@ -18,7 +18,7 @@ void ensure_ready();
 
 struct OpTraits {
   std::vector<size_t> lifts, writes;
-  bool random = false, index = false, iterated = false, dynamic = false;
+  bool random = false, index = false, iterated = false, dynamic = false, refuses = false;
 };
 OpTraits op_traits(const std::string& name);
 
@@ -32,6 +32,9 @@ void warn_fallback(const std::string& name);
 // regions moved since (0: none, or it is empty), and which of them together.
 std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group);
 
+// Has another process compile it: its bytes come by `program_ready` (service.h). False where there is no such process.
+bool request(const std::string& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group);
+
 // A program from what its `to_bytes` gave; none where it cannot be made from them.
 std::shared_ptr<Program> load_object(std::string_view bytes, c10::DeviceIndex device);
 
@@ -40,6 +43,7 @@ struct CompileFailed : std::exception {
   std::string message;
   int64_t node = -1;     // the node that could not be lowered, if it was one
   bool passing = false;  // an interrupt, no memory, no compiler: the same trace may compile later
+  bool interrupt = false;
 };
 [[noreturn]] void throw_python_error();  // rethrows the Python error behind the last CompileFailed
 

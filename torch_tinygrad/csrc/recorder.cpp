@@ -18,7 +18,6 @@
 #include "numbers.h"
 #include "python.h"
 #include "ranges.h"
-#include "types.h"
 
 namespace tiny {
 namespace {
@@ -34,6 +33,10 @@ Trace* make_traces() {
 }
 Trace* const traces = make_traces();
 
+at::ScalarType dtype_of(const c10::IValue& number) {
+  return number.isDouble() ? at::kDouble : number.isBool() ? at::kBool : number.isComplexDouble() ? at::kComplexDouble : at::kLong;
+}
+
 void push_number(Trace& trace, const c10::IValue& value) {
   Number number{};
   number.is_float = value.isDouble();
@@ -42,7 +45,7 @@ void push_number(Trace& trace, const c10::IValue& value) {
   } else {
     number.i = value.isBool() ? value.toBool() : value.toInt();
   }
-  trace.refs.push_back({ArgRef::Kind::Number, static_cast<uint32_t>(trace.numbers.size())});
+  trace.refs.push_back({ArgRef::Kind::Number, static_cast<uint32_t>(trace.numbers.size()), dtype_of(value)});
   trace.numbers.push_back(number);
 }
 
@@ -70,6 +73,8 @@ void push_tensor(Trace& trace, const at::Tensor& t) {
     } else {
       push_number(trace, scalar.isFloatingPoint() ? c10::IValue(scalar.toDouble()) : c10::IValue(scalar.toLong()));
     }
+    trace.refs.back().dtype = t.scalar_type();
+    trace.refs.back().wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
   }
 }
 
@@ -77,7 +82,7 @@ bool liftable(const c10::IValue& value) { return value.isDouble() || value.isInt
 
 void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& fresh) {
   const OpInfo& info = call.info;
-  Node node{&info, static_cast<uint32_t>(trace.refs.size()), 0, 0, 0};
+  Node node{&info, static_cast<uint32_t>(trace.refs.size()), 0, 0, 0, call.key.a};
   trace.key.add(call.key.a);
   trace.key.add(call.key.b);
   c10::SmallVector<uint32_t, 4> written;
@@ -258,7 +263,6 @@ void Trace::clear() {
 // ---- entry points ----------------------------------------------------------------------------------------------
 
 at::Tensor make_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device) {
-  check_type(dtype);
   const c10::DeviceIndex previous = current_device();
   if (device != previous) set_current_device(device);
   at::Tensor t = at::detail::empty_strided_generic(sizes, strides, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
@@ -329,16 +333,17 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
   bump_versions_of_lists(info, torch::jit::last(*stack, count));
+  if (info.refuses) flush(call.device, "an operator that may refuse values");
   bool full = false;
   if (info.writes || !fresh.empty()) {
     DeviceLock lock;
     Trace& trace = trace_of(call.device);
     append(trace, call, torch::jit::last(*stack, count), fresh);
-    full = trace.nodes.size() >= bounds().nodes || trace.bytes >= bounds().bytes;
+    full = trace.nodes.size() >= bounds().nodes || trace.bytes >= bounds().bytes || info.refuses;
   }
   torch::jit::drop(*stack, count);
   for (auto& value : results) stack->push_back(std::move(value));
-  if (full) flush(call.device, "the bound on pending work");
+  if (full) flush(call.device, info.refuses ? "an operator that may refuse values" : "the bound on pending work");
 }
 
 void record_op(const char* name, const char* overload, torch::jit::Stack& stack) {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "flush.h"
 #include "trace.h"
 
 namespace tiny {
@@ -24,8 +25,9 @@ class DeviceLock {
 };
 
 struct Stats {
-  int64_t nodes = 0, flushes = 0, compiles = 0, replays = 0, loads = 0, kernels = 0, bytes_moved = 0;
+  int64_t nodes = 0, flushes = 0, compiles = 0, replays = 0, loads = 0, direct = 0, kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
+  std::map<std::string, int64_t> not_compiled;  // reason → traces
 };
 Stats& stats();
 
@@ -34,9 +36,6 @@ bool recorder_used();
 
 void record(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void record_op(const char* name, const char* overload, torch::jit::Stack& stack);
-
-// Runs everything pending on the device (all devices if negative).
-void flush(c10::DeviceIndex device, const char* reason);
 
 // Flushes, and makes sure the tensor's storage has a buffer.
 Buffer& realize(const at::Tensor& tensor, const char* reason);

@@ -33,6 +33,7 @@ struct OpInfo {
   bool index = false;              // takes index tensors, which may be on the CPU
   bool iterated = false;           // ATen's iterator lays its result out
   bool dynamic = false;            // the shapes of results depend on values
+  bool refuses = false;            // its kernel may refuse values: it runs alone, so that its error is raised where it is called
   bool absolute = false;           // takes offsets that count from where the storage begins
   std::vector<RangeRule> ranges;   // of its results
   std::vector<IndexRule> indices;  // its arguments that select places in others
@@ -61,11 +62,15 @@ struct ArgRef {
   enum class Kind : uint8_t { None, Region, Number, Value, List };
   Kind kind;
   uint32_t index;  // of the region, number or value; or the length of the list that follows
+  // Of a number or value: the dtype of the 0-dim CPU tensor it was given as, or its own (double, int64, bool).
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  bool wrapped = false;  // it was given as a Python number where a tensor is expected
 };
 
 struct Node {
   const OpInfo* op;
   uint32_t args, outs, writes, end;  // ranges of Trace::refs: arguments, fresh results, changed arguments
+  uint64_t kind = 0;                 // the same for nodes of the same operator on arguments of the same geometry
 };
 
 struct Trace {

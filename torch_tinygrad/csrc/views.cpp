@@ -15,7 +15,6 @@
 #include "device.h"
 #include "recorder.h"
 #include "storage.h"
-#include "types.h"
 
 namespace tiny {
 namespace {
@@ -28,14 +27,12 @@ c10::Device device_or_current(std::optional<c10::Device> device) {
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<c10::Device> device,
                  std::optional<bool>, std::optional<at::MemoryFormat> format) {
-  check_type(c10::dtype_or_default(dtype));
   c10::DeviceGuard guard(device_or_current(device));
   return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                          std::optional<c10::Device> device, std::optional<bool>) {
-  check_type(c10::dtype_or_default(dtype));
   c10::DeviceGuard guard(device_or_current(device));
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
 }
@@ -85,6 +82,12 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() && self.strides() == other.strides();
 }
 
+const at::Tensor& resize_output_(const at::Tensor& self, at::IntArrayRef size, c10::Device device) {
+  TORCH_CHECK(self.device() == device, "out Tensor doesn't have the correct device set");
+  at::native::resize_output(self, size);
+  return self;
+}
+
 // Whether `self.data = from` may make one of these tensors the other, as it may between the CPU and any device of PyTorch's
 // own: module.to() keeps parameters then, and moves their data. TensorImpl's own list of dense devices ends before ours.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
@@ -111,6 +114,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
   m.impl("resize_", resize_);
+  m.impl("_resize_output_", resize_output_);
   m.impl("set_.source_Storage", at::native::set_);
   m.impl("set_.source_Storage_storage_offset", set_storage_);
   m.impl("set_.source_Tensor", at::native::set_tensor_);

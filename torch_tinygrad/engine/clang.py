@@ -83,6 +83,7 @@ def _compile(self, src: str) -> bytes:
     """As tinygrad's own, with the compiler found here: tinygrad asks the environment, which is not ours alone."""
     found = command()
     if found is None:
+        warn_once()
         raise NoClang
     flags = "-c -x c -O2 -fPIC -ffreestanding -fno-math-errno -nostdlib -fno-ident".split()
     line = [*found, *flags, f"--target={self.arch}-none-unknown-elf", *self.args, "-", "-o", "-"]

@@ -11,7 +11,6 @@ from dataclasses import replace
 import tinygrad.codegen as codegen
 from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
-from tinygrad.device import TinyELF
 from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad.schedule import indexing, rangeify
@@ -19,7 +18,7 @@ from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu, recursive_property
 from tinygrad.uop.symbolic import pm_data_invalid, sym, symbolic, symbolic_simple
 
-from . import clang, kernel_cache, pairs, wgsl
+from . import clang, kernel_cache
 
 
 def _move_where_load(gate, l, a, w):
@@ -213,13 +212,6 @@ def _init_program(self: CPUProgram, device, code) -> None:
     self.runtimevars = {name: place for place, (name, *_) in enumerate(code.signature) if name == "core_id"}
 
 
-def _to_elf(self: UOp) -> TinyELF:
-    """A kernel's arguments numbered as they are passed: without those that its code does not use. OpenCL's runtime
-    looks for an argument at its number among all."""
-    made = _plain_to_elf(self)
-    return replace(made, signature=tuple((name, i, *rest) for i, (name, _, *rest) in enumerate(made.signature)))
-
-
 def _reads(src: UOp, base: UOp) -> bool:
     """Whether the kernel that computes `src` reads `base` itself: what is behind a stored value belongs to others."""
     seen, stack = set(), [src]
@@ -248,8 +240,6 @@ def _replaced(rules: PatternMatcher, old: Callable, new: Callable) -> PatternMat
     return PatternMatcher([(pattern, new if rule is old else rule) for pattern, rule in rules.patterns])
 
 
-_plain_to_elf = UOp.to_elf
-UOp.to_elf = _to_elf
 _plain_init_program = CPUProgram.__init__
 CPUProgram.__init__ = _init_program
 _parameter_numbers = PatternMatcher([(UPat(Ops.SINK, name="sink"), _numbered)])
@@ -260,8 +250,6 @@ def apply() -> None:
     """Safe to call more than once."""
     kernel_cache.apply()
     clang.provide()
-    pairs.apply()
-    wgsl.apply()
     if codegen.pm_move_gates_from_index is gater.pm_move_gates_from_index:
         codegen.pm_move_gates_from_index = _gates()
     if codegen.pm_simplify_add_image is coalesce.pm_simplify_add_image:

@@ -1,0 +1,275 @@
+#include "direct.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+
+#include "host_memory.h"
+#include "kernels_only.h"
+#include "random_stream.h"
+#include "recorder.h"
+
+namespace tiny {
+namespace {
+
+using at::Tensor;
+
+template <class F>
+void each_region(const Trace& trace, uint32_t begin, uint32_t end, const F& f) {
+  for (uint32_t r = begin; r < end; r++)
+    if (trace.refs[r].kind == ArgRef::Kind::Region) f(trace.regions[trace.refs[r].index]);
+}
+
+// Which nodes somebody's value depends on, and after which of them a storage is not needed any more.
+struct Plan {
+  std::vector<bool> runs;
+  std::vector<std::vector<int32_t>> last_uses;  // storages, by node
+
+  explicit Plan(const Trace& trace) : runs(trace.nodes.size()), last_uses(trace.nodes.size()) {
+    std::vector<bool> needed(trace.storages.size()), used(trace.storages.size());
+    for (size_t s = 0; s < trace.storages.size(); s++) needed[s] = trace.storages[s]->live.load(std::memory_order_acquire);
+    for (size_t n = trace.nodes.size(); n-- > 0;) {
+      const Node& node = trace.nodes[n];
+      bool runs_now = false;
+      each_region(trace, node.outs, node.end, [&](const Region& r) { runs_now = runs_now || needed[r.storage]; });
+      if (!runs_now) continue;
+      runs[n] = true;
+      each_region(trace, node.args, node.end, [&](const Region& r) {
+        needed[r.storage] = true;
+        if (!used[r.storage]) last_uses[n].push_back(r.storage);
+        used[r.storage] = true;
+      });
+    }
+  }
+};
+
+class Runner {
+ public:
+  explicit Runner(Trace& trace) : trace_(trace), memory_(trace.storages.size()) {}
+
+  void run(const Node& node) {
+    torch::jit::Stack stack = arguments_of(node);
+    if (node.op->random) {
+      const int64_t seed = number(node.outs - 2), offset = number(node.outs - 1);
+      if (draws(*node.op)) return draw(*node.op, stack, results_of(node, stack), seed, offset);
+      seed_generator(*node.op, stack, seed_for_cpu(seed, offset));
+    }
+    node.op->op.callBoxed(&stack);
+    keep(node, std::move(stack));
+  }
+
+  void forget(int32_t storage) {
+    memory_[storage] = c10::Storage();
+    if (!trace_.storages[storage]->live.load(std::memory_order_acquire)) trace_.storages[storage]->buffer.reset();
+  }
+
+ private:
+  at::IntArrayRef sizes(const Region& r) const { return {trace_.ints.data() + r.shape, r.ndim}; }
+  at::IntArrayRef strides(const Region& r) const { return {trace_.ints.data() + r.shape + r.ndim, r.ndim}; }
+
+  // The bytes of a storage, as the CPU's. All tensors over it share one, so that ATen sees who overlaps whom.
+  const c10::Storage& memory_of(int32_t index) {
+    c10::Storage& memory = memory_[index];
+    if (memory) return memory;
+    Storage& storage = *trace_.storages[index];
+    if (storage.buffer == nullptr) storage.buffer = host_buffer(storage.device, storage.nbytes);  // never written
+    if (storage.buffer->owner) return memory = storage.buffer->owner;
+    auto* kept = new std::shared_ptr<Buffer>(storage.buffer);
+    c10::DataPtr data(storage.buffer->host, kept, [](void* p) { delete static_cast<std::shared_ptr<Buffer>*>(p); }, at::kCPU);
+    return memory = c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage.nbytes, std::move(data),
+                                                                       /*allocator=*/nullptr, /*resizable=*/false));
+  }
+  Tensor tensor_of(const Region& region) {
+    Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(memory_of(region.storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(region.dtype));
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes(region), strides(region), region.offset);
+    return tensor;
+  }
+
+  int64_t number(uint32_t ref) const { return trace_.numbers[trace_.refs[ref].index].i; }
+  at::Scalar scalar_of(const ArgRef& ref) const {
+    if (ref.kind == ArgRef::Kind::Value) return trace_.values[ref.index].toScalar();
+    const Number& given = trace_.numbers[ref.index];
+    if (given.is_float) return given.f;
+    return ref.dtype == at::kBool ? at::Scalar(given.i != 0) : at::Scalar(given.i);
+  }
+  // What stands where an operator takes a tensor.
+  Tensor tensor_at(const ArgRef& ref) {
+    if (ref.kind == ArgRef::Kind::None) return {};
+    if (ref.kind == ArgRef::Kind::Region) return tensor_of(trace_.regions[ref.index]);
+    Tensor tensor = at::scalar_tensor(scalar_of(ref), at::TensorOptions().dtype(ref.dtype));
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(ref.wrapped);
+    return tensor;
+  }
+
+  torch::jit::Stack arguments_of(const Node& node) {
+    using Kind = OpInfo::Kind;
+    torch::jit::Stack stack;
+    stack.reserve(node.op->args.size());
+    uint32_t at = node.args;
+    for (const OpInfo::Arg& argument : node.op->args) {
+      const ArgRef& ref = trace_.refs[at++];
+      if (ref.kind == ArgRef::Kind::List) {
+        stack.push_back(list_of(argument.kind, at, ref.index));
+        at += ref.index;
+      } else if (argument.kind == Kind::Tensor && ref.kind != ArgRef::Kind::None) {
+        stack.emplace_back(tensor_at(ref));
+      } else if (ref.kind == ArgRef::Kind::Number) {
+        const at::Scalar value = scalar_of(ref);
+        stack.push_back(argument.kind == Kind::Float ? c10::IValue(value.toDouble()) : c10::IValue(value));
+      } else if (ref.kind == ArgRef::Kind::Value) {
+        stack.push_back(trace_.values[ref.index]);
+      } else {
+        stack.emplace_back();
+      }
+    }
+    if (!node.op->reads_tensors && node.outs < node.writes) fix_dtype(node, stack);
+    return stack;
+  }
+  c10::IValue list_of(OpInfo::Kind kind, uint32_t begin, uint32_t count) {
+    if (kind == OpInfo::Kind::TensorList) {
+      c10::List<Tensor> list;
+      for (uint32_t i = 0; i < count; i++) list.push_back(tensor_at(trace_.refs[begin + i]));
+      return list;
+    }
+    if (kind == OpInfo::Kind::OptionalTensorList) {
+      c10::List<std::optional<Tensor>> list;
+      for (uint32_t i = 0; i < count; i++) {
+        const ArgRef& ref = trace_.refs[begin + i];
+        list.push_back(ref.kind == ArgRef::Kind::None ? std::nullopt : std::optional<Tensor>(tensor_at(ref)));
+      }
+      return list;
+    }
+    c10::List<at::Scalar> list;
+    for (uint32_t i = 0; i < count; i++) list.push_back(scalar_of(trace_.refs[begin + i]));
+    return list;
+  }
+  // A factory without a dtype takes the default one, which may have changed since it was recorded.
+  void fix_dtype(const Node& node, torch::jit::Stack& stack) const {
+    const ArgRef& out = trace_.refs[node.outs];
+    const auto& arguments = node.op->op.schema().arguments();
+    for (size_t i = 0; i < stack.size() && out.kind == ArgRef::Kind::Region; i++)
+      if (stack[i].isNone() && arguments[i].name() == "dtype") stack[i] = c10::IValue(trace_.regions[out.index].dtype);
+  }
+
+  // Operators whose stream is not written here take the CPU's generator, seeded by ours.
+  static void seed_generator(const OpInfo& info, torch::jit::Stack& stack, uint64_t seed) {
+    for (size_t i = 0; i < stack.size(); i++)
+      if (info.args[i].kind == OpInfo::Kind::Generator) stack[i] = c10::IValue(at::detail::createCPUGenerator(seed));
+  }
+
+  // Where a random operator's results go: fresh ones, then `out=`, then whatever else it writes.
+  std::vector<Tensor> results_of(const Node& node, const torch::jit::Stack& stack) {
+    std::vector<Tensor> results;
+    for (uint32_t r = node.outs; r < node.writes; r++)
+      if (trace_.refs[r].kind == ArgRef::Kind::Region) results.push_back(tensor_of(trace_.regions[trace_.refs[r].index]));
+    for (const bool out : {true, false})
+      for (size_t i = 0; i < stack.size(); i++)
+        if (node.op->args[i].write && node.op->op.schema().arguments()[i].is_out() == out && stack[i].isTensor())
+          results.push_back(stack[i].toTensor());
+    return results;
+  }
+
+  bool is_argument(const Tensor& result, const Node& node) {
+    bool found = false;
+    each_region(trace_, node.args, node.outs,
+                [&](const Region& r) { found = found || result.storage().is_alias_of(memory_of(r.storage)); });
+    return found;
+  }
+
+  // Gives fresh results to their storages.
+  void keep(const Node& node, torch::jit::Stack&& returned) {
+    std::vector<Tensor> results;
+    for (auto& value : returned) {
+      if (value.isTensor()) {
+        results.push_back(std::move(value).toTensor());
+      } else if (value.isTensorList()) {
+        for (const auto& t : value.toListRef()) results.push_back(t.toTensor());
+      }
+    }
+    returned.clear();
+    const size_t wanted = node.writes - node.outs;
+    if (wanted == 0) return;
+    if (results.size() != wanted) {
+      auto written = [&](const Tensor& t) { return t.defined() && is_argument(t, node); };
+      results.erase(std::remove_if(results.begin(), results.end(), written), results.end());
+    }
+    TORCH_INTERNAL_ASSERT(results.size() == wanted, "tiny: ", node.op->name, " gave ", results.size(), " results, not ", wanted);
+    for (size_t i = 0; i < wanted; i++) {
+      const ArgRef& ref = trace_.refs[node.outs + i];
+      if (ref.kind != ArgRef::Kind::Region || !results[i].defined()) continue;
+      keep(trace_.regions[ref.index], std::move(results[i]));
+    }
+  }
+  void keep(const Region& region, Tensor result) {
+    Storage& storage = *trace_.storages[region.storage];
+    if (storage.nbytes == 0) return;
+    const bool lies_as_promised = result.scalar_type() == region.dtype && result.sizes() == sizes(region) &&
+                                  result.strides() == strides(region) && result.storage_offset() == 0 && !result.is_conj() &&
+                                  !result.is_neg() && result.storage().nbytes() >= storage.nbytes &&
+                                  result.storage().allocator() == c10::GetCPUAllocator();
+    if (lies_as_promised && result.use_count() == 1 && result.storage().use_count() == 1) {
+      storage.buffer = adopted_buffer(storage.device, storage.nbytes, result.storage());
+    } else {
+      tensor_of(region).copy_(result);
+    }
+  }
+
+  Trace& trace_;
+  std::vector<c10::Storage> memory_;  // by number of the storage, while it is in use
+};
+
+}  // namespace
+
+std::exception_ptr run_directly(Trace& trace) {
+  const KernelsOnly kernels_only;
+  const AtenTakesHostMemory on_huge_pages;
+  Plan plan(trace);
+  Runner runner(trace);
+  std::exception_ptr refusal;
+  auto lose = [&](const Node& node, uint32_t begin, const std::string& reason) {
+    each_region(trace, begin, node.end, [&](const Region& region) {
+      trace.storages[region.storage]->contents = Contents::unknown();
+      trace.storages[region.storage]->lost = reason;
+    });
+  };
+  for (size_t n = 0; n < trace.nodes.size(); n++) {
+    if (!plan.runs[n]) continue;
+    const Node& node = trace.nodes[n];
+    const std::string* lost = nullptr;
+    each_region(trace, node.args, node.outs, [&](const Region& region) {
+      if (!trace.storages[region.storage]->lost.empty()) lost = &trace.storages[region.storage]->lost;
+    });
+    if (lost != nullptr) {
+      lose(node, node.outs, std::string(*lost));
+    } else {
+      each_region(trace, node.writes, node.end, [&](const Region& region) {
+        if (auto& buffer = trace.storages[region.storage]->buffer) buffer->derived.reset();
+      });
+      std::string reason;
+      try {
+        runner.run(node);
+      } catch (const c10::Error& error) {
+        reason = error.what_without_backtrace();
+        if (!refusal) refusal = std::current_exception();
+      } catch (const std::exception& error) {
+        reason = error.what();
+        if (!refusal) refusal = std::current_exception();
+      }
+      // What it would have made is lost; what it would have changed keeps its value, as after any exception of PyTorch's.
+      if (!reason.empty())
+        each_region(trace, node.outs, node.writes, [&](const Region& region) {
+          trace.storages[region.storage]->contents = Contents::unknown();
+          trace.storages[region.storage]->lost = node.op->name + ": " + reason;
+        });
+    }
+    for (int32_t storage : plan.last_uses[n]) runner.forget(storage);
+  }
+  return refusal;
+}
+
+}  // namespace tiny

@@ -1,0 +1,58 @@
+#include "policy.h"
+
+#include <ATen/Context.h>
+
+#include <atomic>
+#include <set>
+
+#include "python.h"
+
+namespace tiny {
+namespace {
+
+std::atomic<Mode> mode{Mode::Auto};
+
+// A loop of writes has at least so many nodes, of at most so many kinds, and makes at most so many times what it fills.
+constexpr size_t kNodes = 64, kKinds = 3;
+constexpr int64_t kMade = 4;
+
+int64_t bytes_of(const Trace& trace, const Region& region) {
+  int64_t count = static_cast<int64_t>(c10::elementSize(region.dtype));
+  for (uint32_t d = 0; d < region.ndim; d++) count *= trace.ints[region.shape + d];
+  return count;
+}
+
+}  // namespace
+
+Mode compile_mode() { return mode; }
+void set_compile_mode(Mode value) { mode = value; }
+
+Mode mode_for(c10::DeviceIndex device) {
+  if (!is_host(device)) return Mode::Always;
+  return mode == Mode::Auto && at::globalContext().deterministicAlgorithms() ? Mode::Never : mode.load();
+}
+
+bool is_cheap(const Trace& trace) {
+  if (trace.nodes.size() < kNodes) return false;
+  std::set<uint64_t> kinds;
+  std::set<int32_t> filled;
+  std::set<std::pair<int32_t, int64_t>> parts;
+  int64_t made = 0, filled_bytes = 0;
+  for (const Node& node : trace.nodes) {
+    if (kinds.insert(node.kind).second && kinds.size() > kKinds) return false;
+    for (uint32_t r = node.outs; r < node.end; r++) {
+      if (trace.refs[r].kind != ArgRef::Kind::Region) continue;
+      const Region& region = trace.regions[trace.refs[r].index];
+      if (r < node.writes) {
+        made += bytes_of(trace, region);
+      } else {
+        // Writing the same part again means that iterations depend on each other.
+        if (!parts.emplace(region.storage, region.offset).second) return false;
+        if (filled.insert(region.storage).second) filled_bytes += static_cast<int64_t>(trace.storages[region.storage]->nbytes);
+      }
+    }
+  }
+  return !filled.empty() && made <= kMade * filled_bytes;
+}
+
+}  // namespace tiny

@@ -1,0 +1,25 @@
+// Which way a trace is run: compiled when it is first seen, or directly until it has come again and its program is ready.
+#pragma once
+
+#include "trace.h"
+
+namespace tiny {
+
+enum class Mode : uint8_t {
+  Auto,    // directly at first, compiled behind when it comes again
+  Always,  // compiled when first seen
+  Never,   // directly
+};
+
+Mode compile_mode();  // as set by the user
+void set_compile_mode(Mode mode);
+
+// The mode that holds for a device now: one with memory of its own has no direct way; where results must repeat bit by bit,
+// the two ways are not mixed.
+Mode mode_for(c10::DeviceIndex device);
+
+// Whether compiling costs less than it saves at the first run: many nodes of few kinds that fill parts of a storage become
+// one kernel.
+bool is_cheap(const Trace& trace);
+
+}  // namespace tiny

@@ -1,0 +1,87 @@
+// The programs of traces, by key: families of traces that differ only in their numbers and offsets.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "program.h"
+
+namespace tiny {
+
+// Regions that lie elsewhere at every flush, in groups that keep their distances.
+struct Moves {
+  std::vector<uint32_t> group;    // of each region: 0 where it stays, else the number of its group
+  std::vector<uint32_t> leaders;  // of each group, counted from 1, the first region
+};
+
+// The numbers of a trace and where its regions lie, in bytes.
+struct Inputs {
+  std::vector<Number> numbers;
+  std::vector<int64_t> places;
+
+  static Inputs of(const Trace& trace);
+  size_t bytes() const { return numbers.size() * sizeof(Number) + places.size() * sizeof(int64_t); }
+};
+
+// What became an input of a program because it had been seen to differ.
+struct Varying {
+  std::vector<bool> numbers;
+  Moves moves;
+
+  // Takes in what differs between a trace as it was and as it is.
+  void widen(const Trace& trace, const Inputs& before, const Inputs& now);
+};
+
+struct Entry {
+  std::shared_ptr<Program> program;
+  std::vector<bool> lifted;
+  Inputs compiled;  // the inputs it was compiled with
+  Moves moves;
+  uint64_t last_use = 0;
+};
+
+// A program that another process is compiling.
+struct Request {
+  Hash name;
+  Inputs inputs;
+  Varying varying;
+};
+
+struct Family {
+  std::vector<Entry> entries;
+  Varying varying;
+  Inputs seen;            // as it came last without a program
+  uint32_t sights = 0;    // how often it came without a program
+  uint32_t next_ask = 1;  // the sight from which on it is asked for; later after each failure
+  uint32_t refusals = 0;  // requests that failed for good
+  std::unique_ptr<Request> request;
+
+  Entry* find(const Inputs& inputs);
+};
+
+// The family of a trace, by its key, the sizes and liveness of its storages, and the types of its numbers.
+Hash key_of(const Trace& trace);
+Family& family_of(const Hash& key, const Trace& trace);
+
+// The name of a family's program that has `varying` as inputs, and `inputs` otherwise as constants.
+Hash name_of(const Hash& key, const Varying& varying, const Inputs& inputs);
+
+// Takes a program up that was compiled with `inputs`. Those it supersedes go.
+Entry& add_program(Family& family, std::shared_ptr<Program> program, Inputs inputs, const Varying& varying);
+
+// Sets what the program was compiled for; false where that is not what it says itself.
+void note_constants(Program& program, const Inputs& inputs, const Varying& varying);
+bool has_constants(const Program& program, const Inputs& inputs, const Varying& varying);
+
+// Notes that a family came without a program. What was seen only once is forgotten where that would take too much memory.
+void note_sight(Family& family, Inputs inputs);
+
+// The trace's numbers, and by how many bytes each group is away from where it was when the program was compiled.
+std::vector<Number> arguments_of(const Inputs& inputs, const Entry& entry);
+
+void note_use(Entry& entry);
+void evict_programs();    // the least recently used, where there are too many
+size_t& program_bound();  // programs kept at most
+void clear_programs();
+
+}  // namespace tiny

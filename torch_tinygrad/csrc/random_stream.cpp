@@ -1,0 +1,468 @@
+#include "random_stream.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string_view>
+#include <unordered_map>
+
+namespace tiny {
+namespace {
+
+using at::Tensor;
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define TINY_VECTORISED __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#else
+#define TINY_VECTORISED
+#endif
+
+constexpr int64_t kBlock = 256;
+
+// Threefry 2x32 of 20 rounds, on counters from `first` on.
+TINY_VECTORISED void threefry(uint64_t key, uint64_t first, uint64_t* words) {
+  const uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  const uint32_t keys[3] = {k1, k0 ^ k1 ^ 0x1BD11BDAu, k0};
+  constexpr int rotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
+  uint32_t low[kBlock], high[kBlock];
+  for (int64_t i = 0; i < kBlock; i++) {
+    const uint64_t counter = first + static_cast<uint64_t>(i);
+    low[i] = static_cast<uint32_t>(counter) + keys[2];
+    high[i] = static_cast<uint32_t>(counter >> 32) + keys[0];
+  }
+  for (int round = 0; round < 5; round++) {
+    for (int r = 0; r < 4; r++) {
+      const int rotation = rotations[round % 2][r];
+      for (int64_t i = 0; i < kBlock; i++) {
+        const uint32_t sum = low[i] + high[i];
+        high[i] = sum ^ ((high[i] << rotation) | (high[i] >> (32 - rotation)));
+        low[i] = sum;
+      }
+    }
+    const uint32_t to_low = keys[round % 3], to_high = keys[(round + 1) % 3] + static_cast<uint32_t>(round) + 1;
+    for (int64_t i = 0; i < kBlock; i++) low[i] += to_low, high[i] += to_high;
+  }
+  for (int64_t i = 0; i < kBlock; i++) words[i] = static_cast<uint64_t>(high[i]) << 32 | low[i];
+}
+
+struct Stream {
+  uint64_t key, offset;
+  uint64_t used = 0;
+
+  uint64_t take(int64_t count) { return offset + std::exchange(used, used + static_cast<uint64_t>(count)); }
+  uint64_t word(uint64_t counter) const {
+    uint64_t words[kBlock];
+    threefry(key, counter, words);
+    return words[0];
+  }
+  Stream branch() { return {word(take(1)), 0}; }
+};
+
+// Calls f(index, word) for each of `count` elements, whose counters begin at `first`.
+template <class F>
+void each_word(const Stream& stream, uint64_t first, int64_t count, const F& f) {
+  at::parallel_for(0, (count + kBlock - 1) / kBlock, 32, [&](int64_t begin, int64_t end) {
+    uint64_t words[kBlock];
+    for (int64_t block = begin; block < end; block++) {
+      threefry(stream.key, first + static_cast<uint64_t>(block * kBlock), words);
+      const int64_t last = std::min(count, (block + 1) * kBlock);
+      for (int64_t i = block * kBlock; i < last; i++) f(i, words[i - block * kBlock]);
+    }
+  });
+}
+
+uint32_t lower_half(uint64_t word) { return static_cast<uint32_t>(word); }
+
+template <class T>
+T fraction(uint64_t word, int digits) {
+  if constexpr (std::is_same_v<T, double>) return static_cast<double>(word >> (64 - digits)) * std::ldexp(1.0, -digits);
+  return static_cast<float>(lower_half(word) >> (32 - digits)) * std::ldexp(1.0f, -digits);
+}
+
+// In [0, 1), with as many digits as the dtype holds.
+template <class T>
+T unit(uint64_t word, at::ScalarType dtype) {
+  if constexpr (std::is_same_v<T, double>) return fraction<double>(word, 53);
+  return fraction<float>(word, dtype == at::kHalf ? 11 : dtype == at::kBFloat16 ? 8 : 24);
+}
+
+// In (0, 1).
+template <class T>
+T open_unit(uint64_t word) {
+  if constexpr (std::is_same_v<T, double>) return fraction<double>(word, 52) + 0x1p-53;
+  return fraction<float>(word, 23) + 0x1p-24f;
+}
+
+template <class T>
+T sin_pi(T x) {
+  const T folded = x > T(0.5) ? T(1) - x : x < T(-0.5) ? T(-1) - x : x;
+  return static_cast<T>(std::sin(static_cast<double>(folded) * M_PI));
+}
+
+// Fills a contiguous tensor of T with f(word).
+template <class T, class F>
+void fill(Stream& stream, const Tensor& values, const F& f) {
+  T* const out = values.mutable_data_ptr<T>();
+  each_word(stream, stream.take(values.numel()), values.numel(), [&](int64_t i, uint64_t word) { out[i] = f(word); });
+}
+
+template <class T>
+void gaussian(Stream& stream, const Tensor& values) {
+  if constexpr (std::is_same_v<T, double>) {
+    fill<double>(stream, values, [](uint64_t word) { return std::sqrt(-2.0 * std::log(open_unit<double>(word))); });
+    double* const out = values.mutable_data_ptr<double>();
+    each_word(stream, stream.take(values.numel()), values.numel(),
+              [&](int64_t i, uint64_t word) { out[i] *= sin_pi(unit<double>(word, at::kDouble) * 2.0 - 1.0); });
+  } else {
+    fill<float>(stream, values, [](uint64_t word) {
+      const float radius = open_unit<float>(word), angle = fraction<float>(word >> 32, 24);
+      return std::sqrt(-2.0f * std::log(radius)) * sin_pi(angle * 2.0f - 1.0f);
+    });
+  }
+}
+
+// Uniform in [low, low + span); a span of 0 stands for 2**64.
+void integers(Stream& stream, const Tensor& values, int64_t low, uint64_t span) {
+  const bool is_narrow = span != 0 && span <= (uint64_t{1} << 20);
+  fill<int64_t>(stream, values, [=](uint64_t word) {
+    const uint64_t drawn = is_narrow ? (static_cast<uint64_t>(lower_half(word)) * span) >> 32 : span == 0 ? word : word % span;
+    return static_cast<int64_t>(drawn + static_cast<uint64_t>(low));
+  });
+}
+
+// One more than the largest number that `random_` draws without bounds.
+uint64_t every_value(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf:
+      return (uint64_t{1} << 11) + 1;
+    case at::kBFloat16:
+      return (uint64_t{1} << 8) + 1;
+    case at::kFloat:
+      return (uint64_t{1} << 24) + 1;
+    case at::kDouble:
+      return (uint64_t{1} << 53) + 1;
+    case at::kBool:
+      return 2;
+    default: {
+      const int bits = static_cast<int>(c10::elementSize(dtype)) * 8 - (c10::isSignedType(dtype) ? 1 : 0);
+      return bits == 64 ? 0 : uint64_t{1} << bits;
+    }
+  }
+}
+
+// ---- permutations ----
+
+constexpr int64_t kRanked = 2048, kRounds = 8;
+
+uint32_t mixed(uint32_t x, uint64_t key) {
+  x = (x + static_cast<uint32_t>(key)) * 0x9E3779B1u;
+  x = (x ^ (x >> 15) ^ static_cast<uint32_t>(key >> 32)) * 0x85EBCA77u;
+  return (x ^ (x >> 13)) * 0xC2B2AE3Du;
+}
+
+uint32_t feistel(uint32_t x, int bits, const uint64_t* keys, bool inverse) {
+  const int low_bits = bits / 2;
+  uint32_t low = x & ((1u << low_bits) - 1), high = x >> low_bits;
+  for (int64_t step = 0; step < kRounds; step++) {
+    const int64_t i = inverse ? kRounds - 1 - step : step;
+    if (i % 2) {
+      low ^= mixed(high, keys[i]) >> (32 - low_bits);
+    } else {
+      high ^= mixed(low, keys[i]) >> (32 - (bits - low_bits));
+    }
+  }
+  return (high << low_bits) | low;
+}
+
+void permutation(Stream& stream, const Tensor& values) {
+  const int64_t n = values.numel();
+  int64_t* const out = values.mutable_data_ptr<int64_t>();
+  if (n <= 1) {
+    std::fill(out, out + n, 0);
+    return;
+  }
+  if (n <= kRanked) {
+    std::vector<int64_t> keys(n), order(n);
+    each_word(stream, stream.take(n), n, [&](int64_t i, uint64_t word) { keys[i] = static_cast<int64_t>((word >> 12 << 12) + i); });
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return keys[a] < keys[b]; });
+    for (int64_t rank = 0; rank < n; rank++) out[order[rank]] = rank;
+    return;
+  }
+  const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(n - 1));
+  uint64_t keys[kRounds];
+  each_word(stream, stream.take(kRounds), kRounds, [&](int64_t i, uint64_t word) { keys[i] = word; });
+  std::vector<int32_t> before(size_t{1} << bits);
+  int32_t kept = 0;
+  for (size_t x = 0; x < before.size(); x++) {
+    before[x] = kept;
+    kept += feistel(static_cast<uint32_t>(x), bits, keys, false) < n;
+  }
+  for (int64_t i = 0; i < n; i++) out[i] = before[feistel(static_cast<uint32_t>(i), bits, keys, true)];
+}
+
+// ---- the operators ----
+
+// The arguments of a call by name, and where its results go.
+struct Draw {
+  const c10::FunctionSchema& schema;
+  const torch::jit::Stack& args;
+  const std::vector<Tensor>& results;
+  Stream stream;
+
+  const c10::IValue* find(const char* name) const {
+    for (size_t i = 0; i < args.size(); i++)
+      if (schema.arguments()[i].name() == name) return &args[i];
+    return nullptr;
+  }
+  const c10::IValue& operator[](const char* name) const {
+    const c10::IValue* value = find(name);
+    TORCH_INTERNAL_ASSERT(value != nullptr, schema.name(), " has no argument ", name);
+    return *value;
+  }
+  double number(const char* name) const { return (*this)[name].toScalar().toDouble(); }
+  bool has(const char* name) const {
+    const c10::IValue* value = find(name);
+    return value != nullptr && !value->isNone();
+  }
+  at::ScalarType dtype() const { return results[0].scalar_type(); }
+  bool is_double() const { return dtype() == at::kDouble; }
+  Tensor fresh(at::ScalarType type) const { return at::empty(results[0].sizes(), at::TensorOptions().dtype(type)); }
+  void give(const Tensor& values, size_t result = 0) const { results[result].copy_(values); }
+
+  // Elements of the result's precision (half types in single), from a word each.
+  template <class F>
+  void each_real(const F& f) {
+    const Tensor values = fresh(is_double() ? at::kDouble : at::kFloat);
+    if (is_double()) {
+      fill<double>(stream, values, [&](uint64_t word) { return f(word, double{}); });
+    } else {
+      fill<float>(stream, values, [&](uint64_t word) { return f(word, float{}); });
+    }
+    give(values);
+  }
+  Tensor normal_numbers() {
+    const Tensor values = fresh(is_double() ? at::kDouble : at::kFloat);
+    is_double() ? gaussian<double>(stream, values) : gaussian<float>(stream, values);
+    return values;
+  }
+  // mean + deviation * normal, each a number or a tensor.
+  Tensor normal() {
+    Tensor values = normal_numbers();
+    const c10::IValue &mean = (*this)["mean"], &deviation = (*this)["std"];
+    deviation.isTensor() ? values.mul_(deviation.toTensor()) : values.mul_(deviation.toScalar());
+    mean.isTensor() ? values.add_(mean.toTensor()) : values.add_(mean.toScalar());
+    return values;
+  }
+  void draw_integers(int64_t low, uint64_t span) {
+    const Tensor values = fresh(at::kLong);
+    integers(stream, values, low, span);
+    give(values);
+  }
+};
+
+void uniform(Draw& d) {
+  const double from = d.number("from"), to = d.number("to");
+  const at::ScalarType dtype = d.dtype();
+  d.each_real([&](uint64_t word, auto zero) {
+    using T = decltype(zero);
+    const T low = static_cast<T>(from), span = static_cast<T>(to) - low;
+    return low + unit<T>(word, dtype) * span;
+  });
+}
+
+void unit_numbers(Draw& d) {
+  const at::ScalarType dtype = d.dtype();
+  d.each_real([&](uint64_t word, auto zero) { return unit<decltype(zero)>(word, dtype); });
+}
+
+void exponential(Draw& d) {
+  const double rate = d.number("lambd");
+  d.each_real([&](uint64_t word, auto zero) {
+    using T = decltype(zero);
+    return -std::log(open_unit<T>(word)) / static_cast<T>(rate);
+  });
+}
+
+void geometric(Draw& d) {
+  const double p = d.number("p");
+  d.each_real([&](uint64_t word, auto zero) {
+    using T = decltype(zero);
+    return std::max(std::ceil(std::log(open_unit<T>(word)) / std::log1p(-static_cast<T>(p))), T(1));
+  });
+}
+
+void cauchy(Draw& d) {
+  const double median = d.number("median"), sigma = d.number("sigma");
+  d.each_real([&](uint64_t word, auto zero) {
+    using T = decltype(zero);
+    const T turn = open_unit<T>(word) - T(0.5);
+    return static_cast<T>(median) + static_cast<T>(sigma) * (sin_pi(turn) / sin_pi(turn + T(0.5)));
+  });
+}
+
+// True with probability p, a number or a tensor of the result's shape.
+Tensor chosen(Draw& d, const c10::IValue& p) {
+  const bool is_double = p.isTensor() && p.toTensor().scalar_type() == at::kDouble && p.toTensor().dim() > 0;
+  const Tensor values = d.fresh(is_double ? at::kDouble : at::kFloat);
+  if (is_double) {
+    fill<double>(d.stream, values, [](uint64_t word) { return unit<double>(word, at::kDouble); });
+  } else {
+    fill<float>(d.stream, values, [](uint64_t word) { return unit<float>(word, at::kFloat); });
+  }
+  if (!p.isTensor()) return values.lt(static_cast<float>(p.toScalar().toDouble()));
+  return values.lt(p.toTensor().to(values.scalar_type()));
+}
+
+void bernoulli(Draw& d) { d.give(chosen(d, d.find("p") != nullptr ? d["p"] : d["self"])); }
+
+void randint(Draw& d) {
+  const c10::IValue& high = d["high"];
+  if (high.isTensor()) {
+    const uint64_t span = static_cast<uint64_t>(high.toTensor().item().toLong());
+    const Tensor values = d.fresh(at::kLong);
+    fill<int64_t>(d.stream, values, [=](uint64_t word) { return static_cast<int64_t>(word % span); });
+    return d.give(values);
+  }
+  const int64_t low = d.has("low") ? d["low"].toInt() : 0;
+  d.draw_integers(low, static_cast<uint64_t>(high.toInt()) - static_cast<uint64_t>(low));
+}
+
+void random_integers(Draw& d) {
+  const int64_t low = d.has("from") ? d["from"].toInt() : 0;
+  const uint64_t high = d.has("to") ? static_cast<uint64_t>(d["to"].toInt()) : every_value(d.dtype());
+  // Without an upper bound, numbers from `low` on reach to the end of int64; the whole of it has 2**64 values.
+  d.draw_integers(low, high - static_cast<uint64_t>(low));
+}
+
+void dropout(Draw& d) {
+  const Tensor& input = d["input"].toTensor();
+  const double p = d.number("p");
+  const bool trains = !d.has("train") || d["train"].toBool();
+  if (!trains || p == 0) {
+    d.give(input);
+    d.results[1].fill_(true);
+    return;
+  }
+  const auto wide = d.is_double() ? at::kDouble : at::kFloat;
+  if (p == 1) {
+    d.give(input.to(wide).mul(0));
+    d.results[1].fill_(false);
+    return;
+  }
+  const Tensor kept = chosen(d, p).logical_not_();
+  d.give(input.to(wide).mul(kept).mul_(1.0 / (1.0 - p)));
+  d.give(kept, 1);
+}
+
+void rrelu(Draw& d) {
+  const Tensor &input = d["self"].toTensor(), &noise = d["noise"].toTensor();
+  const double lower = d.number("lower"), upper = d.number("upper");
+  const auto wide = d.is_double() ? at::kDouble : at::kFloat;
+  const Tensor x = input.to(wide);
+  // The result comes first in every form; the noise is written by some and returned by others.
+  const bool returns_noise = d.results.size() > 1;
+  if (!d["training"].toBool()) {
+    d.give(at::where(x.lt(0), x.mul((lower + upper) / 2), x));
+    if (returns_noise) d.give(noise, 1);
+    return;
+  }
+  const Tensor slope = d.fresh(wide);
+  if (d.is_double()) {
+    fill<double>(d.stream, slope, [=](uint64_t word) { return lower + unit<double>(word, at::kDouble) * (upper - lower); });
+  } else {
+    const float low = static_cast<float>(lower), span = static_cast<float>(upper - lower);
+    fill<float>(d.stream, slope, [=](uint64_t word) { return low + unit<float>(word, at::kFloat) * span; });
+  }
+  const Tensor negative = x.le(0);
+  d.give(at::where(negative, x.mul(slope), x));
+  const Tensor drawn = at::where(negative, slope, 1.0);
+  if (returns_noise) d.give(drawn, 1);
+}
+
+void multinomial(Draw& d) {
+  const Tensor& given = d["self"].toTensor();
+  const int64_t samples = d["num_samples"].toInt(), choices = given.size(-1);
+  const bool replaces = d["replacement"].toBool();
+  const auto wide = given.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const Tensor table = given.reshape({-1, choices}).to(wide);
+  auto drawn = [&](Stream& stream, at::IntArrayRef sizes, auto double_of, auto float_of) {
+    const Tensor values = at::empty(sizes, table.options());
+    if (wide == at::kDouble) {
+      fill<double>(stream, values, double_of);
+    } else {
+      fill<float>(stream, values, float_of);
+    }
+    return values;
+  };
+  if (samples == 1 || !replaces) {
+    const Tensor race = drawn(
+        d.stream, table.sizes(), [](uint64_t word) { return -std::log(open_unit<double>(word)); },
+        [](uint64_t word) { return -std::log(open_unit<float>(word)); });
+    return d.give(std::get<1>(at::topk(table.div(race), samples, 1)).reshape(d.results[0].sizes()));
+  }
+  const Tensor cumulative = at::cumsum(table, 1), summed = cumulative.narrow(1, choices - 1, 1);
+  Stream branch = d.stream.branch();
+  Tensor point = drawn(
+      branch, {table.size(0), samples}, [](uint64_t word) { return unit<double>(word, at::kDouble); },
+      [](uint64_t word) { return unit<float>(word, at::kFloat); });
+  point = point.mul(summed);
+  point = at::where(point.lt(summed), point, summed.mul(1 - 0x1p-24));
+  d.give(at::searchsorted(cumulative, point, false, true).reshape(d.results[0].sizes()));
+}
+
+using Function = void (*)(Draw&);
+
+// Operator without its overload and without the mark of writing in place → its stream.
+const std::unordered_map<std::string_view, Function>& table() {
+  static const auto* functions = new std::unordered_map<std::string_view, Function>{
+      {"uniform", uniform},
+      {"rand", unit_numbers},
+      {"rand_like", unit_numbers},
+      {"randn", [](Draw& d) { d.give(d.normal_numbers()); }},
+      {"randn_like", [](Draw& d) { d.give(d.normal_numbers()); }},
+      {"normal", [](Draw& d) { d.give(d.normal()); }},
+      {"normal_functional", [](Draw& d) { d.give(d.normal()); }},
+      {"log_normal", [](Draw& d) { d.give(d.normal().exp_()); }},
+      {"exponential", exponential},
+      {"geometric", geometric},
+      {"cauchy", cauchy},
+      {"bernoulli", bernoulli},
+      {"randint", randint},
+      {"randint_like", randint},
+      {"random", random_integers},
+      {"native_dropout", dropout},
+      {"rrelu_with_noise", rrelu},
+      {"rrelu_with_noise_functional", rrelu},
+      {"randperm",
+       [](Draw& d) {
+         const Tensor values = d.fresh(at::kLong);
+         permutation(d.stream, values);
+         d.give(values);
+       }},
+      {"multinomial", multinomial},
+  };
+  return *functions;
+}
+
+}  // namespace
+
+bool draws(const OpInfo& info) { return info.random && table().count(rule_name(info.op.schema())) > 0; }
+
+void draw(const OpInfo& info, const torch::jit::Stack& args, const std::vector<at::Tensor>& results, int64_t seed, int64_t offset) {
+  const c10::FunctionSchema& schema = info.op.schema();
+  Draw d{schema, args, results, {static_cast<uint64_t>(seed), static_cast<uint64_t>(offset)}};
+  table().at(rule_name(schema))(d);
+}
+
+uint64_t seed_for_cpu(int64_t seed, int64_t offset) { return Stream{static_cast<uint64_t>(seed), 0}.word(static_cast<uint64_t>(offset)); }
+
+}  // namespace tiny

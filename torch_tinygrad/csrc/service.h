@@ -1,0 +1,32 @@
+// Programs that another process compiles: what was asked for, and what came back.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "hash.h"
+#include "program.h"
+
+namespace tiny {
+
+// What came of a request. Neither: it is being compiled.
+struct Answer {
+  std::shared_ptr<Program> program;
+  std::string failure;
+  bool passing = false;  // the same request may succeed later
+};
+
+// Asks for a program to be compiled under a name. False where no process can be had: then it is compiled in this one.
+bool ask_for_program(const Hash& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group);
+
+// The answer to a request, once there is one; it is given once.
+std::optional<Answer> take_answer(const Hash& name);
+
+size_t requests_pending();
+
+// Called by the process's other side, in any thread.
+void program_ready(const std::string& name, std::string bytes);
+void program_failed(const std::string& name, std::string reason, bool passing);
+
+}  // namespace tiny
