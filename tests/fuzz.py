@@ -1,6 +1,6 @@
 """Runs random programs on both devices for a number of minutes and prints a minimal reproducer of each difference.
 
-    python -m tests.fuzz --minutes 60 [--seed 0]
+    python -m tests.fuzz --minutes 60 [--seed 0] [--ways mixed]
 
 Programs run in a worker process, in batches, so that a crash or a hang costs one program and is reported like any
 other difference. Exits with 1 when something was found.
@@ -53,6 +53,7 @@ def program_of(seed: int, steps: int) -> list[str]:
 def run_batch(first: int, count: int, steps: int, deadline: float):
     """Yields the worker's messages; a crash or a hang becomes a message of its own."""
     command = [sys.executable, "-m", "tests.fuzz", "--worker", str(first), str(count), "--steps", str(steps)]
+    command += ["--ways", os.environ["TORCH_TINY_COMPILE"]]
     worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     messages: queue.Queue[str | None] = queue.Queue()
 
@@ -92,8 +93,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000 * 1000, help="first program")
     parser.add_argument("--steps", type=int, default=30, help="most steps of a program")
+    parser.add_argument(
+        "--ways", choices=("always", "never", "mixed"), default="mixed", help="flushes compile, run directly, or draw"
+    )
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    os.environ["TORCH_TINY_COMPILE"] = options.ways
     if options.worker:
         work(*options.worker, options.steps)
         return 0

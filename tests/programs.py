@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,7 @@ class Pair:
     """One program running on both devices, line by line. Raises AssertionError where they differ."""
 
     def __init__(self, compare_each: bool = False):
+        torch.tiny.compile_mode(os.environ["TORCH_TINY_COMPILE"])  # "mixed" draws the same for the same program
         shared = {"torch": torch, "data": data}
         self.cpu = {**shared, "device": "cpu", "flush": lambda: None}
         self.tiny = {**shared, "device": DEVICE, "flush": flush}

@@ -123,9 +123,9 @@ def synchronize(device: Device = None) -> None:
 
 def stats() -> dict[str, Any]:
     """Counts since the start or the last `reset_stats`: `nodes` recorded, `flushes`, of which `compiles` ran a program
-    for the first time, `loads` found theirs on disk, `replays` ran one known already and `direct` ran node by node through
-    ATen; `kernels` run, `bytes_moved` (the engine's estimate), `fallbacks`: how often each operator ran on the CPU for
-    want of a lowering, `compiling`: programs that are being compiled now, and `not_compiled`: why traces stay direct."""
+    for the first time, `loads` found theirs on disk, `replays` ran one known already and `direct` ran node by node
+    through ATen; `kernels` run, `bytes_moved` (the engine's estimate), `fallbacks`: how often each operator ran on the
+    CPU for want of a lowering, `compiling`: programs being compiled now, and `not_compiled`: why traces stay direct."""
     return _C.stats()
 
 
@@ -133,13 +133,14 @@ def reset_stats() -> None:
     _C.reset_stats()
 
 
-COMPILE_MODES = ("auto", "always", "never")
+COMPILE_MODES = ("auto", "always", "never", "mixed")
 
 
 class compile_mode(contextlib.ContextDecorator):
     """When traces are compiled, for the whole process: "auto" runs what is new directly and compiles it behind when it
-    comes again, "always" compiles what is new before it runs, "never" runs everything directly. `TORCH_TINY_COMPILE` sets
-    it too. As a function it stays set; as a context manager, the mode before it comes back."""
+    comes again, "always" compiles what is new before it runs, "never" runs everything directly, and "mixed" draws one
+    of these two for each flush, for tests. `TORCH_TINY_COMPILE` sets it too. As a function it stays set; as a context
+    manager, the mode before it comes back."""
 
     def __init__(self, mode: str):
         if mode not in COMPILE_MODES:

@@ -1,7 +1,7 @@
 """The conformance command.
 
 python -m torch_tinygrad.conformance [--op NAME]... [--dtype float32,...] [--samples N] [--shard i/n] [--jobs J]
-                                     [--timeout S] [--report] [--check]
+                                     [--timeout S] [--compile never] [--report] [--check]
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one operator and dtype")
     parser.add_argument("--report", action="store_true", help="write docs/coverage.*: these rows replace older ones")
     parser.add_argument("--check", action="store_true", help="fail where something in docs/coverage.json now fails")
+    parser.add_argument(
+        "--compile", choices=("always", "never"), default="always", help="never: operators run directly through ATen"
+    )
     parser.add_argument("--verbose", action="store_true", help="print every failure in full")
     parser.add_argument("--device", default="tiny", help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    os.environ["TORCH_TINY_COMPILE"] = options.compile  # the workers inherit it
+    return options
 
 
 def full_name(info) -> str:

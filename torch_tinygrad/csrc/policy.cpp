@@ -3,14 +3,17 @@
 #include <ATen/Context.h>
 
 #include <atomic>
+#include <random>
 #include <set>
 
 #include "python.h"
+#include "recorder.h"
 
 namespace tiny {
 namespace {
 
 std::atomic<Mode> mode{Mode::Auto};
+std::minstd_rand draws;  // guarded by the device's lock
 
 // A loop of writes has at least so many nodes, of at most so many kinds, and makes at most so many times what it fills.
 constexpr size_t kNodes = 64, kKinds = 3;
@@ -25,10 +28,15 @@ int64_t bytes_of(const Trace& trace, const Region& region) {
 }  // namespace
 
 Mode compile_mode() { return mode; }
-void set_compile_mode(Mode value) { mode = value; }
+void set_compile_mode(Mode value) {
+  DeviceLock lock;
+  draws.seed();
+  mode = value;
+}
 
 Mode mode_for(c10::DeviceIndex device) {
   if (!is_host(device)) return Mode::Always;
+  if (mode == Mode::Mixed) return draws() % 2 ? Mode::Always : Mode::Never;
   return mode == Mode::Auto && at::globalContext().deterministicAlgorithms() ? Mode::Never : mode.load();
 }
 

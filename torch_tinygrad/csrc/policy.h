@@ -9,6 +9,7 @@ enum class Mode : uint8_t {
   Auto,    // directly at first, compiled behind when it comes again
   Always,  // compiled when first seen
   Never,   // directly
+  Mixed,   // each flush draws one of the two ways: for tests
 };
 
 Mode compile_mode();  // as set by the user
