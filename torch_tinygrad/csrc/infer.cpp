@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/fill.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/strides.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 
 #include "kernels_only.h"
 #include "python.h"
+#include "shape_rules.h"
 
 namespace tiny {
 namespace {
@@ -76,18 +78,26 @@ Inferred::Result result_of(const at::Tensor& out, const std::vector<at::Tensor>&
   return {Kind::Fresh, -1, shape_of(out)};
 }
 
+// The sizes and strides that ATen's iterator gives the result of these operands.
+void iterate(const std::vector<at::Tensor>& metas, Shape& shape) {
+  at::TensorIteratorConfig config;
+  config.check_all_same_dtype(false).check_all_same_device(false).set_check_mem_overlap(false);
+  config.declare_static_dtype_and_device(shape.dtype, c10::Device(c10::kMeta));
+  config.add_owned_output(at::Tensor());
+  for (const auto& meta : metas) config.add_owned_const_input(meta);
+  const at::Tensor out = config.build().tensor(0);
+  shape.sizes.assign(out.sizes().begin(), out.sizes().end());
+  shape.strides.assign(out.strides().begin(), out.strides().end());
+}
+
 // Meta kernels written in Python do not always lay results out as ATen's iterator does: this asks the iterator.
 void lay_out_as_iterator(const Call& call, const std::vector<at::Tensor>& metas, Inferred& inferred) {
   if (!call.info.iterated || call.info.writes || inferred.returns.size() != 1 || inferred.returns[0].tensors.size() != 1) return;
   auto& result = inferred.returns[0].tensors[0];
   if (result.kind != Inferred::Result::Kind::Fresh || metas.empty()) return;
-  at::TensorIteratorConfig config;
-  config.check_all_same_dtype(false).check_all_same_device(false).set_check_mem_overlap(false);
-  config.declare_static_dtype_and_device(result.shape.dtype, c10::Device(c10::kMeta));
-  config.add_owned_output(at::Tensor());
-  for (const auto& meta : metas) config.add_owned_const_input(meta);
-  const at::Tensor out = config.build().tensor(0);
-  if (out.sizes() == at::IntArrayRef(result.shape.sizes)) result.shape.strides.assign(out.strides().begin(), out.strides().end());
+  Shape iterated = result.shape;
+  iterate(metas, iterated);
+  if (iterated.sizes == result.shape.sizes) result.shape.strides = iterated.strides;
 }
 
 // Meta kernels lay convolutions out contiguously; the CPU follows its input or its weight.
@@ -252,6 +262,78 @@ Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
   }
 }
 
+// Of a call but for its sizes: operator, dtypes, ranks and contiguity of its tensors, types of its numbers.
+Hash structure_of(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  Hash hash = call.info.hash;
+  for (const auto& t : call.tensors)
+    hash.add((static_cast<uint64_t>(t.scalar_type()) << 16) | (static_cast<uint64_t>(t.dim()) << 1) | (t.is_contiguous() ? 1 : 0));
+  for (const auto& value : args) {
+    if (!value.isTensor()) {
+      hash.add(uint64_t{value.isDouble() ? 1u : value.isBool() ? 2u : value.isComplexDouble() ? 3u : value.isNone() ? 4u : 5u});
+      if (value.isInt()) hash.add(static_cast<uint64_t>(value.toInt()));  // a dtype, or a dimension
+    } else if (value.toTensor().defined() && !is_tiny(value.toTensor())) {
+      const at::Tensor& t = value.toTensor();
+      hash.add((static_cast<uint64_t>(t.scalar_type()) << 1) | (t.unsafeGetTensorImpl()->is_wrapped_number() ? 1 : 0));
+    }
+  }
+  return hash;
+}
+
+// Calls whose structure the CPU's kernel has taken at other sizes. Where every step has other sizes, what is left to say
+// about them is said without computing: by ATen's iterator for what is computed element by element, else by a Meta kernel.
+class KnownStructures {
+ public:
+  std::optional<Inferred> infer_from(const Call& call, c10::ArrayRef<c10::IValue> args, const Hash& structure) {
+    constexpr size_t kMinBytes = size_t{4} << 10;
+    size_t bytes = 0;
+    for (const auto& t : call.tensors) bytes += t.nbytes();
+    if (call.info.writes || call.masked || bytes < kMinBytes) return std::nullopt;
+    const std::shared_ptr<const Inferred> sample = find(structure);
+    if (sample == nullptr) return std::nullopt;
+    try {
+      if (const auto sizes = result_sizes(call, args)) return resized(*sample, *sizes);
+      if (!is_one_fresh(*sample) || !call.info.iterated) return infer_from_meta(call, args);
+      Inferred inferred = *sample;
+      iterate(stand_ins(call, c10::Device(c10::kMeta)), inferred.returns[0].tensors[0].shape);
+      return inferred;
+    } catch (const std::exception&) {
+      return std::nullopt;  // the CPU's kernel has the better words for it
+    }
+  }
+  void add(const Hash& structure, std::shared_ptr<const Inferred> sample) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (known_.size() > 100000) known_.clear();
+    known_.emplace(structure, std::move(sample));
+  }
+
+ private:
+  std::shared_ptr<const Inferred> find(const Hash& structure) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const auto it = known_.find(structure);
+    return it == known_.end() ? nullptr : it->second;
+  }
+  // The sample with other sizes for its results, all of which are fresh or undefined.
+  static std::optional<Inferred> resized(Inferred inferred, const std::vector<Sizes>& sizes) {
+    if (inferred.returns.size() != sizes.size()) return std::nullopt;
+    for (size_t i = 0; i < sizes.size(); i++) {
+      if (inferred.returns[i].is_value || inferred.returns[i].is_list) return std::nullopt;
+      Inferred::Result& result = inferred.returns[i].tensors[0];
+      if (result.kind == Inferred::Result::Kind::Undefined) continue;
+      if (result.kind != Inferred::Result::Kind::Fresh) return std::nullopt;
+      result.shape.sizes = sizes[i];
+      const auto strides = c10::contiguous_strides(sizes[i]);
+      result.shape.strides.assign(strides.begin(), strides.end());
+    }
+    return inferred;
+  }
+  static bool is_one_fresh(const Inferred& inferred) {
+    return inferred.returns.size() == 1 && inferred.returns[0].tensors.size() == 1 &&
+           inferred.returns[0].tensors[0].kind == Inferred::Result::Kind::Fresh;
+  }
+  std::mutex mutex_;
+  std::unordered_map<Hash, std::shared_ptr<const Inferred>, HashHash> known_;
+};
+
 }  // namespace
 
 std::shared_ptr<const Inferred> cached_inference(const Call& call, c10::ArrayRef<c10::IValue> args) {
@@ -261,7 +343,15 @@ std::shared_ptr<const Inferred> cached_inference(const Call& call, c10::ArrayRef
     std::lock_guard<std::mutex> guard(mutex);
     if (auto it = cache.find(call.key); it != cache.end()) return it->second;
   }
-  auto inferred = std::make_shared<const Inferred>(infer(call, args));
+  static auto& structures = *new KnownStructures;
+  const Hash structure = structure_of(call, args);
+  std::shared_ptr<const Inferred> inferred;
+  if (auto found = structures.infer_from(call, args, structure)) {
+    inferred = std::make_shared<const Inferred>(*std::move(found));
+  } else {
+    inferred = std::make_shared<const Inferred>(infer(call, args));
+    structures.add(structure, inferred);
+  }
   std::lock_guard<std::mutex> guard(mutex);
   if (cache.size() > 100000) cache.clear();
   cache.emplace(call.key, inferred);
