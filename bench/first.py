@@ -99,16 +99,16 @@ def measure(quick: bool) -> Table:
         table.add(what, f"{tiny:.1f}", f"{cpu:.1f}", f"{tiny / cpu:.2f}")
         table.figures[what] = taken
 
+    who = {"tiny": TINY, "cpu": EAGER}
+    steps = 10 if quick else 200
+    settings = {"batch": 4 if quick else 16, "seconds": 5 if quick else 60}
     for name in NETWORKS:
-        who = {"tiny": TINY, "cpu": EAGER}
         row(f"first step: {name}", lambda d, name=name: FIRST.format(name=name, quick=quick, who=who[d]))
     for name, size in SIZE_PROGRAMS.items():
-        steps = 10 if quick else 200
         row(
             f"transformer, {name}, mean of {steps}", lambda d, size=size: SIZES.format(device=d, size=size, steps=steps)
         )
     for column, name in enumerate(("median", "slowest")):
-        settings = {"batch": 4 if quick else 16, "seconds": 5 if quick else 60}
         row(f"ResNet-18, while it is compiled, {name} step", lambda d: MEANWHILE.format(device=d, **settings), column)
     return table
 

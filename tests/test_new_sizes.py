@@ -1,4 +1,4 @@
-"""Calls that were valid at other sizes are inferred without computing: sizes, strides, dtypes and refusals stay the CPU's."""
+"""Calls that were valid at other sizes are inferred without computing; their results and refusals stay the CPU's."""
 
 import pytest
 import torch
