@@ -29,6 +29,13 @@ CALLS = {
     "layer norm of two": lambda b, c, v, m, k: list(aten.native_layer_norm(b, list(b.shape[1:]), None, None, 1e-5)),
     "softmax": lambda b, c, v, m, k: [b.softmax(-1), b.softmax(1), b.log_softmax(2), m.t().softmax(0)],
     "embedding": lambda b, c, v, m, k: [nn.functional.embedding(torch.arange(40, device=m.device).view(8, 5) % 7, m)],
+    "moved": lambda b, c, v, m, k: [b.roll(3, 1), b.roll((1, 2), (0, 2)), b.flip(1), m.t().flip(0), m.t().roll(1, 0)],
+    "sums of views": lambda b, c, v, m, k: [
+        c.transpose(1, 2).sum(1),
+        b[:, ::2].mean(2),
+        b.sum((0, 1, 2)),
+        b.amin((0, 1)),
+    ],
     "sums": lambda b, c, v, m, k: [b.sum(1), b.mean((0, 2), keepdim=True), b.amax(-1), b.std(1)],
 }
 

@@ -280,7 +280,7 @@ Hash structure_of(const Call& call, c10::ArrayRef<c10::IValue> args) {
 }
 
 // Calls whose structure the CPU's kernel has taken at other sizes. Where every step has other sizes, what is left to say
-// about them is said without computing: by ATen's iterator for what is computed element by element, else by a Meta kernel.
+// about them is said without computing: by a rule, or by ATen's iterator for what is computed element by element.
 class KnownStructures {
  public:
   std::optional<Inferred> infer_from(const Call& call, c10::ArrayRef<c10::IValue> args, const Hash& structure) {
@@ -292,7 +292,7 @@ class KnownStructures {
     if (sample == nullptr) return std::nullopt;
     try {
       if (const auto sizes = result_sizes(call, args)) return resized(*sample, *sizes);
-      if (!is_one_fresh(*sample) || !call.info.iterated) return infer_from_meta(call, args);
+      if (!is_one_fresh(*sample) || !call.info.iterated) return std::nullopt;
       Inferred inferred = *sample;
       iterate(stand_ins(call, c10::Device(c10::kMeta)), inferred.returns[0].tensors[0].shape);
       return inferred;

@@ -62,6 +62,27 @@ Results embedding(Tensors tensors, Arguments) {
   return std::vector<Sizes>{sizes};
 }
 
+// Over dimensions that are the second argument, or over all; whether they stay, with one element, is the third.
+Results reduction(Tensors tensors, Arguments args) {
+  const at::Tensor& input = tensors[0];
+  std::vector<bool> reduced(input.dim(), args[1].isNone());
+  if (!args[1].isNone()) {
+    const auto dims = args[1].toIntVector();
+    if (dims.empty()) std::fill(reduced.begin(), reduced.end(), true);
+    for (int64_t d : dims) {
+      if (d < -input.dim() || d >= input.dim()) return std::nullopt;
+      reduced[d < 0 ? d + input.dim() : d] = true;
+    }
+  }
+  Sizes sizes;
+  for (int64_t d = 0; d < input.dim(); d++) {
+    if (reduced[d] && input.size(d) == 0) return std::nullopt;
+    if (!reduced[d]) sizes.push_back(input.size(d));
+    if (reduced[d] && args[2].toBool()) sizes.push_back(1);
+  }
+  return std::vector<Sizes>{sizes};
+}
+
 Results gradient_of_softmax(Tensors tensors, Arguments) {
   if (tensors[0].sizes() != tensors[1].sizes()) return std::nullopt;
   return std::vector<Sizes>{sizes_of(tensors[0])};
@@ -82,6 +103,12 @@ const std::unordered_map<std::string_view, Rule>& table() {
       {"aten::_softmax_backward_data", gradient_of_softmax},
       {"aten::_log_softmax_backward_data", gradient_of_softmax},
       {"aten::embedding", embedding},
+      {"aten::roll", as_large_as<0>},
+      {"aten::flip", as_large_as<0>},
+      {"aten::sum.dim_IntList", reduction},
+      {"aten::mean.dim", reduction},
+      {"aten::amax", reduction},
+      {"aten::amin", reduction},
   };
   return *rules;
 }
