@@ -169,7 +169,7 @@ def test_failures_are_kept_on_disk(tmp_path):
     from torch_tinygrad import _C
     _C.set_disk_cache(sys.argv[1], "digest", 1 << 20)
     def client():
-        return Asked(load_failure=_C.load_failure, save_failure=_C.save_failure)
+        return Asked(load_failure=_C.load_note, save_failure=_C.save_note)
     asked = client()
     trace = short()
     trace.nodes[0] = ("aten::no_such_operator", *trace.nodes[0][1:])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -28,38 +30,46 @@ def prepare() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from . import _C, cache, data_dependent, ops
-    from .choice import is_host
-    from .engine import remote
-    from .engine.compile import compile_trace
-    from .engine.devices import device_name, download, new_buffer, upload
+    from .choice import chosen_device, is_host
+    from .facts import facts
     from .service import requests
     from .trace.nodes import Number, Region, Storage, Trace
 
     hooks = {
         "op_traits": ops.op_traits,
         "warn_fallback": ops.warn_fallback,
-        "compile": compile_trace,
+        "compile": _later("compile", "compile_trace"),
         "request": requests.request,
-        "load": remote.load,
-        "new_buffer": new_buffer,
-        "upload": upload,
-        "download": download,
+        "load": _later("remote", "load"),
+        "new_buffer": _later("devices", "new_buffer"),
+        "upload": _later("devices", "upload"),
+        "download": _later("devices", "download"),
         "Region": Region,
         "Number": Number,
         "Storage": Storage,
         "Trace": Trace,
     }
-    _C.set_up(hooks, is_host())
-    if folder := cache.folder():
-        _C.set_disk_cache(folder, cache.digest(device_name(0)), cache.BOUND)
-    if not is_host():
-        atexit.register(_C.clear_programs)  # they hold Python objects, which must not outlive the interpreter
     global _kernels
     _kernels = data_dependent.register()
-    _C.register_recorder(ops.recorded_names())
+    recorded = facts().recorded
+    _C.set_up(hooks, is_host())
+    if folder := cache.folder():
+        _C.set_disk_cache(folder, cache.digest(chosen_device()), cache.BOUND)
+    if not is_host():
+        atexit.register(_C.clear_programs)  # they hold Python objects, which must not outlive the interpreter
+    _C.register_recorder(recorded)
     atexit.register(_C.wait_for_autograd)
     _print_from_the_cpu()
     register_optimizer_step_post_hook(_after_optimizer_step)
+
+
+def _later(module: str, name: str) -> Callable:
+    """A function of the engine, which is imported when it is first called."""
+
+    def call(*arguments):
+        return getattr(importlib.import_module(f"torch_tinygrad.engine.{module}"), name)(*arguments)
+
+    return call
 
 
 def _after_optimizer_step(optimizer, args, kwargs) -> None:

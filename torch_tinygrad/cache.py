@@ -5,17 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import tinygrad
-import torch
-from tinygrad import Device
-from tinygrad.helpers import ContextVar
-
-from . import _C
 from .choice import is_host
-from .engine import explain
+from .facts import facts, source
 
 BOUND = 512 << 20  # bytes of programs; the least recently used go first
 
@@ -35,27 +28,15 @@ def folder() -> str:
 
 def digest(device: str) -> str:
     """Of everything that makes other programs of the same trace: versions, our own source, processor, settings."""
-    found = hashlib.blake2b(digest_size=16)
-    parts = [torch.__version__, _tinygrad(), device, platform.machine(), _processor()]
-    parts += [repr(Device[device].renderer.target), f"host={is_host()}"]
-    parts += [f"{name}={os.environ.get(name)}" for name in ENVIRONMENT]
-    parts += [f"{name}={setting.value}" for name, setting in sorted(ContextVar._cache.items()) if name not in WATCHING]
-    parts.append(str(explain.wanted()))  # programs then say what they are made of
-    parts += [path.read_text() for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    built = os.stat(_C.__file__)
-    parts.append(f"{built.st_size} {built.st_mtime_ns}")
-    for part in parts:
-        found.update(part.encode() + b"\0")
-    return found.hexdigest()
+    parts = [source(), device, platform.machine(), _processor(), f"host={is_host()}"]
+    if not is_host():
+        from tinygrad import Device
 
-
-def _tinygrad() -> str:
-    """Its version; of a checkout, which has none, the state of its files."""
-    try:
-        return version("tinygrad")
-    except PackageNotFoundError:
-        files = sorted(Path(tinygrad.__file__).parent.rglob("*.py"))
-        return "".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n" for file in files)
+        parts.append(repr(Device[device].renderer.target))
+    names = {*facts().settings, *ENVIRONMENT} - WATCHING
+    parts += [f"{name}={os.environ.get(name)}" for name in sorted(names)]
+    parts.append(str(os.environ.get("TORCH_TINY_DEBUG", "0") >= "2"))  # programs then say what they are made of
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def _processor() -> str:

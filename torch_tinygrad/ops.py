@@ -7,7 +7,8 @@ import warnings
 
 import torch
 
-from .lower.registry import LOWERINGS
+from .data_dependent import KERNELS
+from .facts import facts
 from .trace.decompose import has_decomposition
 from .trace.forms import form_of, has_form, is_random, overload_of
 from .trace.recurrent import BACKWARD, FORWARD
@@ -76,12 +77,13 @@ def op_traits(name: str) -> dict:
         form = form_of(name)
     except LookupError:
         form = None
-    if form is not None and (lowering := LOWERINGS.get(form.op)) is not None:
+    lowered = facts().lifts
+    if form is not None and (names := lowered.get(form.op)) is not None:
         target = overload_of(form.op)._schema.arguments
-        lifts = [p for p, a in zip(form.arguments, target, strict=True) if p >= 0 and a.name in lowering.lifts]
+        lifts = [p for p, a in zip(form.arguments, target, strict=True) if p >= 0 and a.name in names]
     writes = [3, 4] if overload._schema.name == "aten::native_batch_norm" else []
     if os.environ.get("TORCH_TINY_FALLBACK") == "error" and form is not None:
-        if form.op not in (*LOWERINGS, FORWARD, BACKWARD) and not has_decomposition(form.op):
+        if form.op not in (*lowered, FORWARD, BACKWARD) and not has_decomposition(form.op):
             warn_fallback(name)
     tags = overload.tags
     formatted = any(a.name == "memory_format" for a in overload._schema.arguments)
@@ -102,22 +104,20 @@ def _has_kernel(name: str, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
-def recorded_names() -> list[str]:
+def recorded_names(lowered: set[str]) -> list[str]:
     """Operators whose composite kernels would otherwise hide them from the recorder: structured ones, foreach forms,
     and whatever else has a lowering of its own."""
     names = []
     for name in torch._C._dispatch_get_all_op_names():
         if not name.startswith("aten::") or name in KEEP_COMPOSITE or _has_kernel(name, "PrivateUse1"):
             continue
+        if name.removeprefix("aten::") in KERNELS:
+            continue
         if _has_kernel(name, "CompositeImplicitAutograd"):
             continue
         structured = _has_kernel(name, "CompositeExplicitAutogradNonFunctional")
         explicit = _has_kernel(name, "CompositeExplicitAutograd")
-        if (
-            structured
-            or name.startswith("aten::_foreach_")
-            or (explicit and (name in LOWERINGS or name in NO_COMPOSITE))
-        ):
+        if structured or name.startswith("aten::_foreach_") or (explicit and (name in lowered or name in NO_COMPOSITE)):
             try:
                 overload = overload_of(name)
             except (AttributeError, RuntimeError):

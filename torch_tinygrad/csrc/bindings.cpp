@@ -133,8 +133,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("program_ready", [](const py::bytes& name, const py::bytes& bytes) { program_ready(name, bytes); });
   m.def("program_failed", [](const py::bytes& name, const std::string& reason, bool passing) { program_failed(name, reason, passing); });
   m.def("set_disk_cache", &set_disk_cache);
-  m.def("load_failure", [](const py::bytes& key) { return load_failure(hash_from(key)); });
-  m.def("save_failure", [](const py::bytes& key, const std::string& reason) { save_failure(hash_from(key), reason); });
+  m.def("load_note", [](const py::bytes& key) { return load_note(hash_from(key)); });
+  m.def("save_note", [](const py::bytes& key, const std::string& text) { save_note(hash_from(key), text); });
   m.def("device_count", [] { return static_cast<int>(device_count()); });
   m.def("set_device_count", [](int count) { set_device_count(static_cast<c10::DeviceIndex>(count)); });
   m.def("current_device", [] { return static_cast<int>(current_device()); });

@@ -14,7 +14,7 @@ namespace tiny {
 namespace {
 
 const std::string kMagic = std::string(kProgramBegins) + "3\n";
-const std::string kFailure = std::string(kProgramBegins) + "could not be made:\n";
+const std::string kNote = std::string(kProgramBegins) + "has a note:\n";
 constexpr size_t kSavesBetweenChecks = 64;
 
 struct Cache {
@@ -321,16 +321,16 @@ void save_program(const Hash& key, const Program& program) {
   if (cache().saves++ % kSavesBetweenChecks == 0) make_room(cache().folder, cache().bound);
 }
 
-std::optional<std::string> load_failure(const Hash& key) {
+std::optional<std::string> load_note(const Hash& key) {
   if (cache().folder.empty() || !is_private(cache().folder)) return std::nullopt;
   const auto bytes = file_contents(path_of(key));
-  if (!bytes || bytes->compare(0, kFailure.size(), kFailure) != 0) return std::nullopt;
-  return bytes->substr(kFailure.size());
+  if (!bytes || bytes->compare(0, kNote.size(), kNote) != 0) return std::nullopt;
+  return bytes->substr(kNote.size());
 }
 
-void save_failure(const Hash& key, const std::string& reason) {
+void save_note(const Hash& key, const std::string& text) {
   if (cache().folder.empty() || !prepare_folder(cache().folder)) return;
-  put_file(path_of(key), kFailure + reason);
+  put_file(path_of(key), kNote + text);
 }
 
 }  // namespace tiny

@@ -19,8 +19,8 @@ std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device);
 // Keeps a program, if it can be written down: arguments of unusual types cannot.
 void save_program(const Hash& key, const Program& program);
 
-// Why no program could be made for a key, where that lasts: kept in the place of the program.
-std::optional<std::string> load_failure(const Hash& key);
-void save_failure(const Hash& key, const std::string& reason);
+// A text in the place of a program: why none could be made, or what else is worth keeping.
+std::optional<std::string> load_note(const Hash& key);
+void save_note(const Hash& key, const std::string& text);
 
 }  // namespace tiny

@@ -18,7 +18,7 @@ def client() -> Client:
     global _client
     if _client is None:
         digest = cache.digest(chosen_device())
-        _client = Client(_C.program_ready, _failed, digest, _C.load_failure, _C.save_failure)
+        _client = Client(_C.program_ready, _failed, digest, _C.load_note, _C.save_note)
     return _client
 
 

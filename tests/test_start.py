@@ -1,0 +1,80 @@
+"""The first use of the device: the compiler is imported when the first trace is to be compiled, and not before."""
+
+import json
+
+import pytest
+
+from torch_tinygrad.choice import is_host
+
+from .processes import run
+
+pytestmark = pytest.mark.skipif(not is_host(), reason="other devices are opened at once")
+
+PROGRAM = """
+import json, sys, torch
+model = torch.nn.Linear(4, 3).to("tiny")
+with torch.no_grad():
+    model.weight.copy_(torch.arange(12.0).view(3, 4))
+    model.bias.zero_()
+x = torch.ones(2, 4, device="tiny")
+lists = model(x).tolist()
+print(json.dumps([lists, "tinygrad" in sys.modules, torch.tiny.stats()["loads"]]))
+"""
+
+
+def outcome(folder, program: str = PROGRAM):
+    done = run(program, TORCH_TINY_CACHE=str(folder), TORCH_TINY_COMPILE="always")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache") / "programs"
+    first = outcome(folder)
+    assert first[1] and first[2] == 0
+    return folder, first
+
+
+def test_a_second_process_needs_no_tinygrad(filled):
+    folder, first = filled
+    lists, has_tinygrad, loads = outcome(folder)
+    assert lists == first[0] and not has_tinygrad and loads > 0
+
+
+def test_what_is_kept_is_what_the_compiler_s_tables_say(filled):
+    code = """
+    import json, sys, torch
+    from torch_tinygrad import facts
+    kept, imported = facts.facts(), "tinygrad" in sys.modules
+    same = kept == facts.gathered()
+    print(json.dumps([same, imported, len(kept.lifts), len(kept.recorded), "BEAM" in kept.settings]))
+    """
+    same, imported, lowered, recorded, has_settings = outcome(filled[0], code)
+    assert same and not imported and lowered > 500 and recorded > 500 and has_settings
+
+
+NOTE = b"torch-tinygrad program has a note:\n"
+
+
+@pytest.mark.parametrize("damage", [b"", NOTE + b"{", NOTE + b'{"a": 1}'])
+def test_damaged_facts_are_gathered_again(filled, tmp_path, damage):
+    folder, first = filled
+    own = tmp_path / "programs"
+    own.mkdir(mode=0o700)
+    notes = 0
+    for file in folder.iterdir():
+        data = file.read_bytes()
+        is_note = data.startswith(NOTE)
+        notes += is_note
+        (own / file.name).write_bytes(damage if is_note else data)
+        (own / file.name).chmod(0o600)
+    assert notes == 1
+    lists, has_tinygrad, loads = outcome(own)
+    assert lists == first[0] and has_tinygrad and loads > 0
+    assert not outcome(own)[1]
+
+
+def test_settings_of_tinygrad_make_other_programs(filled):
+    done = run(PROGRAM, TORCH_TINY_CACHE=str(filled[0]), TORCH_TINY_COMPILE="always", NOOPT="1")
+    assert json.loads(done.stdout)[2] == 0, done.stderr

@@ -1,0 +1,79 @@
+"""What the recorder and the cache must know about the compiler, without importing it.
+
+They are gathered from the compiler's own tables, and kept on disk under the state of all source that they come from: a
+process then starts without tinygrad, which takes a second to import, until the first trace is to be compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from . import _C
+
+
+@dataclass(frozen=True)
+class Facts:
+    lifts: dict[str, list[str]]  # of each operator with a lowering: arguments that may be inputs of a program
+    recorded: list[str]  # operators that the recorder registers itself for
+    settings: list[str]  # names of tinygrad's settings, which it reads from the environment
+
+
+@functools.cache
+def source() -> str:
+    """A digest of versions and of our own source."""
+    found = hashlib.blake2b(digest_size=16)
+    parts = [torch.__version__.encode(), _tinygrad().encode()]
+    parts += [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    built = os.stat(_C.__file__)
+    parts.append(f"{built.st_size} {built.st_mtime_ns}".encode())
+    for part in parts:
+        found.update(part + b"\0")
+    return found.hexdigest()
+
+
+def _tinygrad() -> str:
+    """Its version; of a checkout, which has none, the state of its files."""
+    try:
+        return version("tinygrad")
+    except PackageNotFoundError:
+        found = find_spec("tinygrad")
+        files = sorted(Path(found.origin).parent.rglob("*.py")) if found is not None and found.origin else []
+        return "".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n" for file in files)
+
+
+def gathered() -> Facts:
+    """From the tables themselves."""
+    from tinygrad.helpers import ContextVar
+
+    import torch_tinygrad.engine.compile  # noqa: F401  (fills them)
+
+    from . import ops
+    from .lower.registry import LOWERINGS
+
+    lifts = {name: sorted(lowering.lifts) for name, lowering in LOWERINGS.items()}
+    return Facts(lifts, ops.recorded_names(set(lifts)), sorted(ContextVar._cache))
+
+
+_KEY = b"facts".ljust(16)
+
+
+@functools.cache
+def facts() -> Facts:
+    from . import cache
+
+    _C.set_disk_cache(cache.folder(), source(), cache.BOUND)
+    try:
+        return Facts(**json.loads(_C.load_note(_KEY) or ""))
+    except (ValueError, TypeError):  # none, or damaged
+        found = gathered()
+        _C.save_note(_KEY, json.dumps(asdict(found)))
+        return found
