@@ -19,7 +19,7 @@ import traceback
 from .bounds import Bounds, Failure
 from .wire import receive, send
 
-NICE = 10
+NICE = 5
 LONGEST_REASON = 500
 
 
