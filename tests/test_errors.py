@@ -212,7 +212,7 @@ def test_compiler_that_fails_costs_speed_alone():
     )
 
 
-@pytest.mark.parametrize("mode", ["always"])
+@pytest.mark.parametrize("mode", ["auto", "always"])
 def test_missing_compiler_names_both_remedies_once_and_all_works(mode):
     code = """
     import sys
