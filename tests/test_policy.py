@@ -1,4 +1,4 @@
-"""When a trace is compiled: not when it is new, behind when it comes again, at once where a loop of writes is one kernel."""
+"""When a trace is compiled: not when new, behind when it comes again, at once where a loop of writes is one kernel."""
 
 import pytest
 import torch
