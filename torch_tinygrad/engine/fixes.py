@@ -19,6 +19,7 @@ from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_
 from tinygrad.uop.symbolic import pm_data_invalid, sym, symbolic, symbolic_simple
 
 from . import clang, kernel_cache
+from . import exact as exact
 
 
 def _move_where_load(gate, l, a, w):

@@ -7,6 +7,7 @@ import math
 import torch
 from tinygrad import Tensor
 
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import constant, operand, operands, widen
 from torch_tinygrad.lower.registry import lowers
@@ -95,7 +96,7 @@ def prelu_backward(gradient, x, weight, *, meta):
 
 @activates(aten.elu.default)
 def elu(x, alpha=1, scale=1, input_scale=1):
-    return (x < 0).where(m.expm1(x * input_scale) * (alpha * scale), x * scale)
+    return (x < 0).where(e.expm1(x * input_scale) * (alpha * scale), x * scale)
 
 
 @activates(aten.celu.default)
@@ -106,14 +107,14 @@ def celu(x, alpha=1.0):
 @lowers(aten.elu_backward.default)
 def elu_backward(gradient, alpha, scale, input_scale, is_result, x, *, meta):
     gradient, x = operands(widen(meta[0].tiny), gradient, x)
-    slope = (x + alpha * scale) if is_result else m.exp(x * input_scale) * (alpha * scale)
+    slope = (x + alpha * scale) if is_result else e.exp(x * input_scale) * (alpha * scale)
     return at_most(x, 0).where(gradient * input_scale * slope, gradient * scale)
 
 
 def gelu_tanh_inner(x: Tensor) -> tuple[Tensor, Tensor]:
     """The tanh of the approximation and its argument's derivative."""
     root = math.sqrt(2 / math.pi)
-    return m.tanh(root * (x + 0.044715 * x * x * x)), root * (1.0 + 3 * 0.044715 * x * x)
+    return e.tanh(root * (x + 0.044715 * x * x * x)), root * (1.0 + 3 * 0.044715 * x * x)
 
 
 @lowers(aten.gelu.default)
@@ -130,18 +131,18 @@ def gelu_backward(gradient, x, *, meta, approximate="none"):
     if approximate == "tanh":
         inner, slope = gelu_tanh_inner(x)
         return gradient * (0.5 * (1.0 + inner) + 0.5 * x * (1.0 - inner * inner) * slope)
-    density = m.fast_exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    density = e.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
     return gradient * (normal_cdf(x) + x * density)
 
 
 @activates(aten.silu.default)
 def silu(x):
-    return x * m.sigmoid(x)
+    return x * e.sigmoid(x)
 
 
 @activates(aten.mish.default)
 def mish(x):
-    return x * m.tanh(m.softplus(x))
+    return x * e.tanh(e.softplus(x))
 
 
 @activates(aten.hardtanh.default)
@@ -181,26 +182,26 @@ def hardsigmoid_backward(gradient, x):
 @activates(aten.softplus.default)
 def softplus(x, beta=1, linear_above=20):
     scaled = x * beta
-    return (scaled > linear_above).where(x, m.log1p(m.exp(scaled)) / beta)
+    return (scaled > linear_above).where(x, e.log1p(e.exp(scaled)) / beta)
 
 
 @differentiates(aten.softplus_backward.default)
 def softplus_backward(gradient, x, beta, linear_above):
     scaled = x * beta
-    return (scaled > linear_above).where(gradient, gradient * m.sigmoid(scaled))
+    return (scaled > linear_above).where(gradient, gradient * e.sigmoid(scaled))
 
 
 @lowers(aten.log_sigmoid_forward.default)
 def log_sigmoid(x, *, meta):
     x = operand(x, widen(meta[0].tiny))
-    decay = m.exp(-m.absolute(x))
+    decay = e.exp(-m.absolute(x))
     buffer = decay if meta[1].shape == meta[0].shape else constant(0, x.dtype, meta[1].shape)
-    return (x < 0).where(x, 0.0) - m.log1p(decay), buffer
+    return (x < 0).where(x, 0.0) - e.log1p(decay), buffer
 
 
 @differentiates(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(gradient, x, buffer):
-    return gradient * m.sigmoid(-x)
+    return gradient * e.sigmoid(-x)
 
 
 @differentiates(aten.sigmoid_backward.default)
@@ -240,21 +241,25 @@ def softshrink_backward(gradient, x, bound):
 @activates(aten.glu.default)
 def glu(x, dim=-1):
     value, gate = x.chunk(2, dim)
-    return value * m.sigmoid(gate)
+    return value * e.sigmoid(gate)
 
 
 @differentiates(aten.glu_backward.default)
 def glu_backward(gradient, x, dim):
     value, gate = x.chunk(2, dim)
-    opening = m.sigmoid(gate)
+    opening = e.sigmoid(gate)
     return Tensor.cat(gradient * opening, gradient * value * opening * (1.0 - opening), dim=dim)
 
 
-@activates(aten.logit.default)
-def logit(x, eps=None):
+@lowers(aten.logit.default)
+def logit(x, eps=None, *, meta):
+    """Each step of a half type is rounded."""
+    result = meta[0].tiny
+    x = operand(x, widen(result))
     if eps is not None:
         x = hardtanh(x, eps, 1.0 - eps)
-    return (x / (1.0 - x)).log()
+    rest = (1.0 - x).cast(result).cast(x.dtype)
+    return e.log((x / rest).cast(result).cast(x.dtype))
 
 
 @differentiates(aten.logit_backward.default)

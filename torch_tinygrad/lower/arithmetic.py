@@ -7,69 +7,54 @@ import math
 
 import torch
 from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
 
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
+from torch_tinygrad.lower import remainders
 from torch_tinygrad.lower.maths import constant, operand, operands, widen
-from torch_tinygrad.lower.pointwise import register_binary
+from torch_tinygrad.lower.pointwise import exact_numbers, register_binary, rounded_operands
 from torch_tinygrad.lower.registry import is_number, lowers
 
 aten = torch.ops.aten
 
 
-def exactly(compute):
-    """Float remainders are exact in C; float32 gets there through float64, whose quotient keeps every digit."""
-
-    def apply(a: Tensor, b: Tensor) -> Tensor:
-        if not dtypes.is_float(a.dtype):
-            return compute(a, b)
-        return compute(a.cast(m.widest_float()), b.cast(m.widest_float())).cast(a.dtype)
-
-    return apply
-
-
-@exactly
 def fmod(a: Tensor, b: Tensor) -> Tensor:
-    if not dtypes.is_float(a.dtype):
-        return a.fmod(b)
-    size, step = m.absolute(a), m.absolute(b)
-    rest = size - (size / step).trunc() * step
-    rest = (rest < 0).where(rest + step, m.greater_equal(rest, step).where(rest - step, rest))
-    rest = (step.eq(m.INF) & size.ne(m.INF)).where(size, rest)
-    return b.eq(0).where(m.NAN, m.copysign(rest, a))
+    return remainders.fmod(a, b) if dtypes.is_float(a.dtype) else a.fmod(b)
 
 
-@exactly
 def remainder(a: Tensor, b: Tensor) -> Tensor:
-    if not dtypes.is_float(a.dtype):
-        return a % b
-    rest = fmod(a, b)
-    return (rest.ne(0) & (m.sign_bit(rest) ^ m.sign_bit(b))).where(rest + b, rest)
+    return remainders.remainder(a, b) if dtypes.is_float(a.dtype) else a % b
 
 
-@exactly
-def floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    if not dtypes.is_float(a.dtype):
-        return a // b
-    rest = fmod(a, b)
-    quotient = (a - rest) / b
-    quotient = (rest.ne(0) & (m.sign_bit(rest) ^ m.sign_bit(b))).where(quotient - 1.0, quotient)
-    whole = m.floor(quotient)
-    whole = (quotient - whole > 0.5).where(whole + 1.0, whole)
-    return b.eq(0).where(a / b, whole)
+def rounding_to(dtype: DType):
+    """What a half type's every step is rounded by, in the dtype it is computed in."""
+    return lambda x: x.cast(dtype).cast(x.dtype)
 
 
-def trunc_divide(a: Tensor, b: Tensor) -> Tensor:
-    return a.div(b, rounding_mode="trunc")
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, lifts=("other",))
+def floor_divide(a, b, *, meta):
+    dtype = meta[0].tiny
+    x, y = exact_numbers(dtype, a, b)
+    if not dtypes.is_float(dtype):
+        return x // y
+    is_whole = isinstance(b, Tensor) and b.ndim > 0
+    return remainders.floor_divide(x, y, rounding_to(dtype)) if is_whole else remainders.floor_divide(x, y)
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, lifts=("other",))
 def divide_with_mode(a, b, *, meta, rounding_mode=None):
-    """A quotient of half types is rounded before it is truncated."""
-    if rounding_mode == "trunc" and dtypes.is_float(meta[0].tiny):
-        x, y = operands(widen(meta[0].tiny), a, b)
-        return (x / y).cast(meta[0].tiny).cast(x.dtype).trunc()
-    compute = {None: lambda x, y: x / y, "trunc": trunc_divide, "floor": floor_divide}[rounding_mode]
-    return compute(*operands(widen(meta[0].tiny), a, b))
+    """A quotient of half types is rounded before it is truncated, but not one by a number."""
+    dtype = meta[0].tiny
+    if rounding_mode == "floor":
+        return floor_divide(a, b, meta=meta)
+    x, y = exact_numbers(dtype, a, b)
+    if rounding_mode is None:
+        return x / y
+    if not dtypes.is_float(dtype):
+        return x.div(y, rounding_mode="trunc")
+    quotient = x / y
+    return (rounding_to(dtype)(quotient) if isinstance(b, Tensor) and b.ndim else quotient).trunc()
 
 
 def unsigned(x: Tensor) -> Tensor:
@@ -116,27 +101,36 @@ def lcm(a: Tensor, b: Tensor) -> Tensor:
     return m.absolute(divisor.eq(0).where(0, a.div(divisor.eq(0).where(1, divisor), rounding_mode="trunc") * b))
 
 
-def nextafter(a: Tensor, b: Tensor) -> Tensor:
-    """One step in the integer order of the bits."""
+@lowers(aten.nextafter.default)
+def nextafter(a, b, *, meta):
+    """One step in the integer order of the bits, which are those of the dtype itself."""
+    dtype = meta[0].tiny
+    a, b = operands(dtype, a, b)
     integer = m.float_bits(a.dtype)
     bits = a.bitcast(integer)
-    away = (a < b) ^ (a < 0)
-    step = away.where(bits + 1, bits - 1).bitcast(a.dtype)
-    smallest = constant(1, integer).bitcast(a.dtype)
-    step = a.eq(0).where(m.copysign(smallest.expand(step.shape), b), step)
-    return (a.isnan() | b.isnan()).where(m.NAN, a.eq(b).where(b, step))
+    x, y = operands(widen(dtype), a, b)
+    away = (x < y) ^ (x < 0)
+    step = away.where(bits + 1, bits - 1).cast(integer).bitcast(dtype)
+    smallest = constant(1, integer).bitcast(dtype)
+    step = x.eq(0).where(m.copysign(smallest.expand(step.shape), b.expand(step.shape)), step)
+    return (x.isnan() | y.isnan()).where(constant(m.NAN, dtype), x.eq(y).where(b, step))
 
 
 def log_add(a: Tensor, b: Tensor, base: float = 1.0) -> Tensor:
     """log(e**a + e**b), or with another base's logarithm as `base`."""
     top = m.maximum(a, b)
     gap = -m.absolute(a - b) * base
-    return (a.eq(b) & m.absolute(a).eq(m.INF)).where(a, top + m.log1p(m.exp(gap)) / base)
+    return (a.eq(b) & m.absolute(a).eq(m.INF)).where(a, top + e.log1p(e.exp(gap)) / base)
 
 
-def times_log(log):
-    """x * log(y), where zero times anything but nan is zero."""
-    return lambda x, y: y.isnan().where(m.NAN, x.eq(0).where(0.0, x * log(y)))
+def register_times_log(overloads, log) -> None:
+    """x * log(y), where zero times anything but nan is zero. The logarithm of a half type is rounded."""
+
+    @lowers(*overloads)
+    def times_log(x, y, *, meta):
+        x, y = rounded_operands(meta[0].tiny, x, y)
+        product = x * rounding_to(meta[0].tiny)(log(y))
+        return y.isnan().where(m.NAN, x.eq(0).where(0.0, product))
 
 
 def overloads(op, *names: str) -> tuple:
@@ -146,15 +140,11 @@ def overloads(op, *names: str) -> tuple:
 BINARY = {
     overloads(aten.fmod, "Tensor", "Scalar"): fmod,
     overloads(aten.remainder, "Tensor", "Scalar", "Scalar_Tensor"): remainder,
-    overloads(aten.floor_divide, "default", "Scalar"): floor_divide,
     overloads(aten.copysign, "Tensor", "Scalar"): m.copysign,
-    overloads(aten.xlogy, "Tensor", "Scalar_Self", "Scalar_Other"): times_log(lambda y: y.log()),
-    overloads(aten.special_xlog1py, "default", "self_scalar", "other_scalar"): times_log(m.log1p),
     (aten.logaddexp.default,): log_add,
     (aten.logaddexp2.default,): lambda a, b: log_add(a, b, math.log(2)),
     (aten.gcd.default,): gcd,
     (aten.lcm.default,): lcm,
-    (aten.nextafter.default,): nextafter,
     (aten.heaviside.default,): lambda a, b: a.eq(0).where(b, (a > 0).cast(a.dtype)),
     (
         *overloads(aten.bitwise_left_shift, "Tensor", "Tensor_Scalar", "Scalar_Tensor"),
@@ -164,10 +154,12 @@ BINARY = {
         *overloads(aten.bitwise_right_shift, "Tensor", "Tensor_Scalar", "Scalar_Tensor"),
         *overloads(aten.__rshift__, "Tensor", "Scalar"),
     ): shift_right,
-    (aten.ldexp.Tensor,): lambda a, b: a * b.exp2(),
+    (aten.ldexp.Tensor,): lambda a, b: a * e.exp2(b),
 }
 for _overloads, _compute in BINARY.items():
     register_binary(_overloads, _compute)
+register_times_log(overloads(aten.xlogy, "Tensor", "Scalar_Self", "Scalar_Other"), e.log)
+register_times_log(overloads(aten.special_xlog1py, "default", "self_scalar", "other_scalar"), e.log1p)
 
 
 @lowers(aten.frexp.Tensor)

@@ -7,6 +7,7 @@ import math
 import torch
 from tinygrad import Tensor
 
+from . import elementary as e
 from .maths import index_range
 from .matmul import product
 from .registry import lowers
@@ -51,10 +52,10 @@ def attention(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=No
     logits = scores(query, for_each_query_head(key, heads), is_causal, attn_mask, scale_of(query, scale))
     largest = logits.max(-1, keepdim=True)
     attends = largest > -math.inf
-    weights = (logits - attends.where(largest, 0)).exp()
+    weights = e.exp(logits - attends.where(largest, 0))
     total = attends.where(weights.sum(-1, keepdim=True, dtype=weights.dtype), 1)
     out = product(weights.cast(value.dtype), for_each_query_head(value, heads)) / total
-    return out, attends.where(largest + total.log(), 0).squeeze(-1)
+    return out, attends.where(largest + e.log(total), 0).squeeze(-1)
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
@@ -65,7 +66,7 @@ def attention_gradients(
     keys, values = for_each_query_head(key, heads), for_each_query_head(value, heads)
     logits = scores(query, keys, is_causal, attn_mask, scale)
     kept = logits.dtype
-    weights = (logits - logsumexp.cast(kept).unsqueeze(-1)).exp()
+    weights = e.exp(logits - logsumexp.cast(kept).unsqueeze(-1))
     share = (grad.cast(kept) * out.cast(kept)).sum(-1, keepdim=True, dtype=kept)
     slope = (weights * (product(grad, values.transpose(-1, -2)) - share) * scale).cast(query.dtype)
     grad_key = product(slope.transpose(-1, -2), query)

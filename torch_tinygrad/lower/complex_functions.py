@@ -8,6 +8,8 @@ import math
 
 from tinygrad import Tensor, dtypes
 
+from . import angles
+from . import elementary as e
 from . import maths as m
 from . import trigonometry as t
 from .complex import Complex, as_complex
@@ -18,7 +20,7 @@ def one_like(z: Complex) -> Complex:
 
 
 def polar(size: Tensor, angle: Tensor) -> Complex:
-    return Complex(size * m.cos(angle), size * angle.sin())
+    return Complex(size * angles.cos(angle), size * angles.sin(angle))
 
 
 def reciprocal(z: Complex) -> Complex:
@@ -32,7 +34,7 @@ def sgn(z: Complex) -> Complex:
 
 def exp(z: Complex) -> Complex:
     """In two factors, since e**re may overflow where its product with a small cosine does not."""
-    half = m.exp(z.re * 0.5)
+    half = e.exp(z.re * 0.5)
     vanishes = z.re.eq(-m.INF)
     turned = polar(half, z.im).map(lambda part: vanishes.where(0.0, part * half))
     return Complex(turned.re, z.im.eq(0).where(z.im, turned.im))
@@ -44,9 +46,9 @@ def log_size(z: Complex) -> Tensor:
     large, small = m.maximum(a, b), m.minimum(a, b)
     near = (large > 0.5) & (large < 2.0)
     unit = near.where(large, 1.0)
-    close = 0.5 * m.log1p((unit - 1.0) * (unit + 1.0) + near.where(small * small, 0.0))
+    close = 0.5 * e.log1p((unit - 1.0) * (unit + 1.0) + near.where(small * small, 0.0))
     ratio = (large.eq(0) | large.eq(m.INF)).where(0.0, small / large)
-    far = large.log() + 0.5 * m.log1p(ratio * ratio)
+    far = e.log(large) + 0.5 * e.log1p(ratio * ratio)
     infinite = a.eq(m.INF) | b.eq(m.INF)
     return infinite.where(m.INF, near.where(close, far))
 
@@ -63,13 +65,13 @@ def logarithm(base: float):
 def log1p(z: Complex) -> Complex:
     moved = z + 1.0
     near = z.abs() < 0.5
-    close = 0.5 * m.log1p(near.where(z.re * (z.re + 2.0) + z.im * z.im, 0.0))
+    close = 0.5 * e.log1p(near.where(z.re * (z.re + 2.0) + z.im * z.im, 0.0))
     return Complex(near.where(close, log_size(moved)), moved.angle())
 
 
 def expm1(z: Complex) -> Complex:
-    half = (z.im * 0.5).sin()
-    return Complex(m.expm1(z.re) * m.cos(z.im) - 2.0 * half * half, m.exp(z.re) * z.im.sin())
+    half = angles.sin(z.im * 0.5)
+    return Complex(e.expm1(z.re) * angles.cos(z.im) - 2.0 * half * half, e.exp(z.re) * angles.sin(z.im))
 
 
 def sqrt(z: Complex) -> Complex:
@@ -88,20 +90,20 @@ def rsqrt(z: Complex) -> Complex:
 
 
 def sinh(z: Complex) -> Complex:
-    return Complex(t.sinh(z.re) * m.cos(z.im), t.cosh(z.re) * z.im.sin())
+    return Complex(t.sinh(z.re) * angles.cos(z.im), t.cosh(z.re) * angles.sin(z.im))
 
 
 def cosh(z: Complex) -> Complex:
-    return Complex(t.cosh(z.re) * m.cos(z.im), t.sinh(z.re) * z.im.sin())
+    return Complex(t.cosh(z.re) * angles.cos(z.im), t.sinh(z.re) * angles.sin(z.im))
 
 
 def tanh(z: Complex) -> Complex:
     limit = 22.0 if z.dtype == dtypes.float64 else 11.0
     far = m.absolute(z.re) > limit
     x = far.where(0.0, z.re)
-    grown, sine, cosine = t.sinh(x), z.im.sin(), m.cos(z.im)
+    grown, sine, cosine = t.sinh(x), angles.sin(z.im), angles.cos(z.im)
     divisor = grown * grown + cosine * cosine
-    rest = 4.0 * sine * cosine * m.exp(-2.0 * m.absolute(z.re))
+    rest = 4.0 * sine * cosine * e.exp(-2.0 * m.absolute(z.re))
     re = far.where(m.copysign(m.constant(1, x.dtype, z.shape), z.re), grown * t.cosh(x) / divisor)
     return Complex(re, far.where(rest, sine * cosine / divisor))
 
@@ -129,7 +131,7 @@ def acosh(z: Complex) -> Complex:
 def atanh(z: Complex) -> Complex:
     size, square = m.absolute(z.re), z.im * z.im
     below, above = 1.0 - size, 1.0 + size
-    re = 0.25 * m.log1p(4.0 * size / (below * below + square))
+    re = 0.25 * e.log1p(4.0 * size / (below * below + square))
     return Complex(m.copysign(re, z.re), 0.5 * t.atan2(2.0 * z.im, below * above - square))
 
 

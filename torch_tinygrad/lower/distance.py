@@ -7,6 +7,7 @@ import math
 import torch
 from tinygrad import Tensor
 
+from . import elementary as e
 from . import maths as m
 from .pointwise import sign_float
 from .registry import lowers
@@ -31,7 +32,7 @@ def slope(difference: Tensor, distance: Tensor, p: float) -> Tensor:
     if p < 1:
         flat = flat | difference.eq(0)
     ratio = flat.where(0, size) / flat.where(1, distance)
-    steep = ratio if p == 2 else m.power_size(flat.where(1, ratio), ratio.const_like(p - 1))
+    steep = ratio if p == 2 else e.power_size(flat.where(1, ratio), ratio.const_like(p - 1))
     return flat.where(0, sign_float(difference) * steep)
 
 

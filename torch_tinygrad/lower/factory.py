@@ -7,8 +7,9 @@ import math
 import torch
 from tinygrad import Tensor
 
+from torch_tinygrad.lower.angles import cos
 from torch_tinygrad.lower.cast import convert
-from torch_tinygrad.lower.maths import absolute, constant, cos, index_range, operand, round_even, widen, widest_float
+from torch_tinygrad.lower.maths import absolute, constant, index_range, operand, round_even, widen, widest_float
 from torch_tinygrad.lower.pointwise import power
 from torch_tinygrad.lower.registry import TO_TORCH, Meta, is_number, lowers
 

@@ -12,6 +12,7 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
+from . import angles
 from .matmul import accumulator
 from .registry import lowers
 from .taps import positions, take
@@ -125,7 +126,7 @@ def keys(x: Tensor) -> Tensor:
 def lanczos(x: Tensor) -> Tensor:
     def sinc(y: Tensor) -> Tensor:
         y = y * math.pi
-        return (y == 0).where(1, y.sin() / (y == 0).where(1, y))
+        return (y == 0).where(1, angles.sin(y) / (y == 0).where(1, y))
 
     return (x.abs() < 3).where(sinc(x) * sinc(x / 3), 0)
 

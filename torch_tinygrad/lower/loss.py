@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import torch
 from tinygrad import Tensor, dtypes
+from tinygrad.dtype import least_upper_dtype
 
+from . import elementary as e
 from .matmul import accumulator
 from .registry import lowers
 
@@ -31,7 +33,7 @@ def mean_share(grad: Tensor, count: int, reduction: int) -> Tensor:
 
 
 def bce(x: Tensor, y: Tensor) -> Tensor:
-    return (y - 1) * (1 - x).log().maximum(-100) - y * x.log().maximum(-100)
+    return (y - 1) * e.log(1 - x).maximum(-100) - y * e.log(x).maximum(-100)
 
 
 def bce_slope(x: Tensor, y: Tensor) -> Tensor:
@@ -61,27 +63,37 @@ def huber_slope(x: Tensor, y: Tensor, delta: float) -> Tensor:
 
 
 def soft_margin(x: Tensor, y: Tensor) -> Tensor:
-    return (1 + (-y * x).exp()).log()
+    return e.log(1 + e.exp(-y * x))
 
 
 def soft_margin_slope(x: Tensor, y: Tensor) -> Tensor:
-    z = (-y * x).exp()
+    z = e.exp(-y * x)
     return -y * z / (z + 1)
 
 
-# operator → loss of one element, its derivative, whether a parameter (beta, delta) follows the reduction
-ELEMENTWISE: dict[str, tuple[Callable, Callable, bool]] = {
-    "mse_loss": (lambda x, y: (x - y) * (x - y), lambda x, y: 2 * (x - y), False),
+# operator → loss of one element (none: written out above), its derivative, whether a parameter (beta, delta) follows
+# the reduction
+ELEMENTWISE: dict[str, tuple[Callable | None, Callable, bool]] = {
+    "mse_loss": (None, lambda x, y: 2 * (x - y), False),
     "smooth_l1_loss": (smooth_l1, smooth_l1_slope, True),
     "huber_loss": (huber, huber_slope, True),
     "soft_margin_loss": (soft_margin, soft_margin_slope, False),
 }
 
 
-def register_elementwise(name: str, loss: Callable, slope: Callable) -> None:
-    @lowers(getattr(aten, name).default)
-    def forward(x: Tensor, y: Tensor, reduction: int = MEAN, *parameter: float) -> Tensor:
-        return reduced(loss(wide(x), wide(y), *parameter), reduction)
+@lowers(aten.mse_loss.default)
+def mse_loss(x: Tensor, y: Tensor, reduction: int = MEAN) -> Tensor:
+    """The difference of half types is rounded before it is squared."""
+    difference = wide((wide(x) - wide(y)).cast(least_upper_dtype(x.dtype, y.dtype)))
+    return reduced(difference * difference, reduction)
+
+
+def register_elementwise(name: str, loss: Callable | None, slope: Callable) -> None:
+    if loss is not None:
+
+        @lowers(getattr(aten, name).default)
+        def forward(x: Tensor, y: Tensor, reduction: int = MEAN, *parameter: float) -> Tensor:
+            return reduced(loss(wide(x), wide(y), *parameter), reduction)
 
     @lowers(getattr(aten, f"{name}_backward").default)
     def backward(grad: Tensor, x: Tensor, y: Tensor, reduction: int, *parameter: float) -> Tensor:

@@ -1,5 +1,5 @@
-"""Numbers as PyTorch computes them: operand preparation shared by the pointwise families, and the elementary functions
-whose plain tinygrad forms lose accuracy or mishandle nan."""
+"""Numbers as PyTorch computes them: operand preparation shared by the pointwise families, comparisons, rounding and the
+parts of a float. Functions such as exp and sin: `elementary.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
+from tinygrad.uop.ops import Ops
 
 from torch_tinygrad.lower.registry import is_number
 from torch_tinygrad.target import target
@@ -59,11 +60,6 @@ def is_zero(value) -> bool:
     return is_number(value) and value == 0
 
 
-def times_zero(x: Tensor) -> Tensor:
-    """x * 0 as floats have it, nan for nan and infinity: tinygrad folds a product with the constant 0."""
-    return (absolute(x) < INF).where(0.0, NAN).cast(x.dtype) if dtypes.is_float(x.dtype) else x * 0
-
-
 # Comparisons: tinygrad's >= and <= are negated < and so true for nan.
 def greater_equal(a: Tensor, b: Tensor) -> Tensor:
     return (b < a) | a.eq(b) if dtypes.is_float(a.dtype) else (a < b).logical_not()
@@ -108,11 +104,16 @@ def copysign(magnitude: Tensor, sign: Tensor) -> Tensor:
     return ((magnitude.bitcast(bits) & (top - 1)) | (sign.bitcast(bits) & top)).bitcast(magnitude.dtype)
 
 
+def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
+    """a * b + c, rounded once. Nothing else is: see `engine/exact.py`."""
+    return a.alu(Ops.MULACC, operand(b, a.dtype), operand(c, a.dtype))
+
+
 def polynomial(x: Tensor, coefficients: list[float]) -> Tensor:
     """Horner's scheme, highest power first."""
     total = constant(coefficients[0], x.dtype)
     for coefficient in coefficients[1:]:
-        total = total * x + coefficient
+        total = fma(total, x, coefficient)
     return total
 
 
@@ -145,80 +146,10 @@ def floor(x: Tensor) -> Tensor:
     return (x < down).where(down - 1, down)
 
 
-# exp(r) - 1 - r over r*r for |r| <= ln(2)/2, highest power first.
-EXP_TAIL = [1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5]
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440054690583e-4
-
-
-def _reduced(x: Tensor) -> tuple[Tensor, Tensor]:
-    """n and r with x = n*ln(2) + r and |r| about ln(2)/2 at most."""
-    scaled = x * (1 / math.log(2))
-    n = (scaled + (x < 0).where(-0.5, 0.5)).trunc()
-    return n, (x - n * LN2_HIGH) - times_apart(n, LN2_LOW)
-
-
-def times_apart(x: Tensor, number: float) -> Tensor:
-    """x * number, hidden behind a select: tinygrad merges y + x*a + x*b into y + x*(a+b), which undoes splitting a
-    constant into parts. |x| is below 2**30."""
-    return x * (x < 2.0**30).where(number, 0.0).cast(x.dtype)
-
-
-def exp(x: Tensor) -> Tensor:
-    """e**x; in float32 with a two-step reduction, since exp2(x * log2(e)) loses digits in proportion to |x|."""
-    if x.dtype != dtypes.float32:
-        return x.exp()
-    bounded = (x < -104.0).where(-104.0, (x > 89.0).where(89.0, x))
-    n, r = _reduced(bounded)
-    power = scale(polynomial(r, EXP_TAIL) * (r * r) + r + 1.0, n.cast(dtypes.int32))
-    # stated, since tinygrad may multiply a later factor in before the scale overflows
-    return (x > 88.7228394).where(INF, power)
-
-
-def fast_exp(x: Tensor) -> Tensor:
-    """e**x with an error that grows with |x|: for arguments <= 0 and results that are summed."""
-    return x.exp()
-
-
-def expm1(x: Tensor) -> Tensor:
-    small = absolute(x) < 0.35
-    near = small.where(x, 0.0)
-    terms = [1 / math.factorial(k) for k in range(18 if x.dtype == dtypes.float64 else 10, 0, -1)]
-    return small.where(near * polynomial(near, terms), exp(x) - 1.0)
-
-
-def log1p(x: Tensor) -> Tensor:
-    """log(1+x), by the series of 2*atanh(x / (x + 2)) where 1+x would round x away."""
-    series = absolute(x) < 0.25
-    near = series.where(x, 0.0)
-    ratio = near / (near + 2.0)
-    square = ratio * ratio
-    terms = [1 / (2 * k + 1) for k in range(12 if x.dtype == dtypes.float64 else 6, -1, -1)]
-    return series.where(2.0 * ratio * polynomial(square, terms), (1.0 + x).log())
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return (1.0 + exp(-x)).reciprocal()
-
-
-def tanh(x: Tensor) -> Tensor:
-    size = absolute(x)
-    far = 1.0 - 2.0 / (exp(2.0 * (size > 20.0).where(20.0, size)) + 1.0)
-    square = x * x
-    # the odd rational approximation of tanh below 0.625 (Cephes)
-    p = polynomial(square, [-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3])
-    q = polynomial(square, [1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3])
-    return (size < 0.625).where(x + x * square * (p / q), copysign(far, x))
-
-
-def cos(x: Tensor) -> Tensor:
-    """1 - 2*sin(x/2)**2: shifting x by pi/2 instead would round large arguments."""
-    half = (x * 0.5).sin()
-    return 1.0 - 2.0 * half * half
-
-
-def softplus(x: Tensor) -> Tensor:
-    """log(1 + e**x) without overflow."""
-    return (x > 0).where(x, 0.0) + log1p(exp(-absolute(x)))
+def nearest(x: Tensor) -> Tensor:
+    """The nearest integer as a float, halves to even, where it has few digits."""
+    magic = 1.5 * 2.0 ** (23 if x.dtype == dtypes.float32 else 52)
+    return (x + magic) - magic
 
 
 def sin_pi(x: Tensor) -> Tensor:
@@ -227,21 +158,3 @@ def sin_pi(x: Tensor) -> Tensor:
     count = 11 if x.dtype == dtypes.float64 else 7
     terms = [(-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(count - 1, -1, -1)]
     return folded * polynomial(folded * folded, terms)
-
-
-def power_size(size: Tensor, y: Tensor) -> Tensor:
-    """size**y for size >= 0. float32 takes log2 apart into an integer and a small part and y into 12 digits and the
-    rest, so that the exponent's whole part is exact however large it is."""
-    if size.dtype != dtypes.float32:
-        return (y * size.log2()).exp2()
-    tiny = size < 2.0**-126
-    bits = tiny.where(size * 2.0**24, size).bitcast(dtypes.int32)
-    exponent = (bits - 0x3F3504F3) >> 23
-    log = (bits - exponent * 2**23).bitcast(dtypes.float32).log2()
-    exponent = tiny.where(exponent - 24, exponent).cast(dtypes.float32)
-    plain = y * size.eq(0).where(-INF, (size < INF).where(exponent + log, size))
-    upper = (y.bitcast(dtypes.int32) & -4096).bitcast(dtypes.float32)
-    large, small = upper * exponent, (y - upper) * exponent + y * log
-    exact = absolute(plain) < 200.0
-    whole = exact.where(round_even(large + small), 0.0)
-    return scale(exact.where((large - whole) + small, plain).exp2(), whole.cast(dtypes.int32))

@@ -8,7 +8,7 @@ from tinygrad.dtype import DType
 
 from torch_tinygrad.target import target
 
-from .maths import is_zero, times_zero
+from . import elementary as e
 from .registry import cast, is_number, lowers
 
 aten = torch.ops.aten
@@ -120,7 +120,7 @@ def add_outer_product(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1, me
     alpha, beta = rounded(alpha), rounded(beta)
 
     a, b = a.cast(kept).unsqueeze(1), b.cast(kept).unsqueeze(0)
-    outer = times_zero(a) if is_zero(alpha) else times(a, alpha)
+    outer = times(a, alpha)
     return rounded(rounded(outer) * b) + rounded(scaled(bias, beta, kept))
 
 
@@ -132,7 +132,7 @@ def add_matrix_product_activation(
     if not use_gelu:
         return (result > 0).where(result, 0)
     inner = 0.7978845608028654 * (result + 0.044715 * result * result * result)
-    return 0.5 * result * (1 + inner.tanh())
+    return 0.5 * result * (1 + e.tanh(inner))
 
 
 # Sums of half-precision products that PyTorch adds up one by one are, up to this many.

@@ -11,6 +11,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
 from ..kernels.loops import Loops, run
+from . import elementary as e
 from .factor import batch_of
 from .maths import widen
 from .registry import lowers
@@ -42,7 +43,7 @@ def matrix_exp(a: Tensor) -> Tensor:
     norm = (a < 0).where(-a, a).sum(-2).max(-1, keepdim=True).unsqueeze(-1)
     needed = [norm > LARGEST_NORM[a.dtype.itemsize] * 2.0**i for i in range(MOST_SQUARINGS)]
     squarings = sum((n.cast(dtypes.int32) for n in needed[1:]), needed[0].cast(dtypes.int32)).contiguous()
-    scaled = a * (-squarings.cast(a.dtype)).exp2()
+    scaled = a * e.exp2(-squarings.cast(a.dtype))
 
     def body(k: Loops, result: UOp, product: UOp, left: UOp, right: UOp, *given: UOp) -> None:
         second, third, sixth, first, squarings = given

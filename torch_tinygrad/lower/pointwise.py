@@ -8,6 +8,8 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
+from torch_tinygrad.lower import angles
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import operand, operands, widen
 from torch_tinygrad.lower.registry import is_number, lowers, result_dtype
@@ -21,6 +23,21 @@ def whole_words(dtype: DType) -> DType:
     return dtypes.int32 if dtypes.is_int(dtype) and dtype.itemsize < 4 else widen(dtype)
 
 
+def rounded_operands(dtype: DType, *values) -> list[Tensor]:
+    """Operands in the result's dtype, as most operators take them: numbers beside a half type are rounded to it."""
+    return [operand(value, dtype).cast(whole_words(dtype)) for value in values]
+
+
+def exact_numbers(dtype: DType, *values) -> list[Tensor]:
+    """Operands of products and quotients: a number beside a half type keeps its digits."""
+
+    def taken(value) -> Tensor:
+        is_whole = isinstance(value, Tensor) and value.ndim > 0
+        return operand(value, dtype if is_whole else widen(dtype)).cast(widen(dtype))
+
+    return [taken(value) for value in values]
+
+
 def register_unary(overload, compute) -> None:
     @lowers(overload)
     def unary(x, *, meta):
@@ -32,7 +49,7 @@ def register_binary(overloads, compute) -> None:
 
     @lowers(*overloads, lifts=("other", "self", "exponent"))
     def binary(a, b, *, meta):
-        return compute(*operands(widen(meta[0].tiny), a, b))
+        return compute(*(x.cast(widen(meta[0].tiny)) for x in operands(meta[0].tiny, a, b)))
 
 
 def register_predicate(overloads, compute) -> None:
@@ -65,20 +82,20 @@ def reciprocal_sqrt(x: Tensor) -> Tensor:
 UNARY = {
     aten.abs: m.absolute,
     aten.neg: lambda x: -x.cast(whole_words(x.dtype)),
-    aten.exp: m.exp,
-    aten.exp2: lambda x: x.exp2(),
-    aten.expm1: m.expm1,
-    aten.log: lambda x: x.log(),
-    aten.log2: lambda x: x.log2(),
-    aten.log10: lambda x: x.log2() * 0.30102999566398119521,
-    aten.log1p: m.log1p,
+    aten.exp: e.exp,
+    aten.exp2: e.exp2,
+    aten.expm1: e.expm1,
+    aten.log: e.log,
+    aten.log2: e.log2,
+    aten.log10: e.log10,
+    aten.log1p: e.log1p,
     aten.sqrt: lambda x: x.sqrt(),
     aten.rsqrt: reciprocal_sqrt,
     aten.reciprocal: lambda x: x.reciprocal(),
-    aten.sin: lambda x: x.sin(),
-    aten.cos: m.cos,
-    aten.tanh: m.tanh,
-    aten.sigmoid: m.sigmoid,
+    aten.sin: angles.sin,
+    aten.cos: angles.cos,
+    aten.tanh: e.tanh,
+    aten.sigmoid: e.sigmoid,
     aten.sign: sign,
     aten.sgn: sign,
     aten.floor: whole(m.floor),
@@ -100,14 +117,17 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar, lifts=("other",))
 def mul(a, b, *, meta):
-    dtype = whole_words(meta[0].tiny)
-    if m.is_zero(b) and dtype != dtypes.bool:
-        return m.times_zero(operand(a, dtype))
-    return multiply(*operands(dtype, a, b))
+    dtype = meta[0].tiny
+    return multiply(*(exact_numbers(dtype, a, b) if dtypes.is_float(dtype) else rounded_operands(dtype, a, b)))
+
+
+@lowers(aten.div.Tensor, aten.div.Scalar, lifts=("other",))
+def div(a, b, *, meta):
+    a, b = exact_numbers(meta[0].tiny, a, b)
+    return a / b
 
 
 BINARY = {
-    (aten.div.Tensor, aten.div.Scalar): lambda a, b: a / b,
     (aten.maximum.default,): m.maximum,
     (aten.minimum.default,): m.minimum,
     (aten.fmax.default,): lambda a, b: ((a < b) | a.isnan()).where(b, a),
@@ -165,21 +185,27 @@ def signbit(x):
     return m.constant(False, dtypes.bool, x.shape) if x.dtype == dtypes.bool else m.sign_bit(x)
 
 
-def scaled(b: Tensor, alpha) -> Tensor:
-    """alpha * b, which is b alone for PyTorch's default alpha."""
-    if m.is_zero(alpha) and dtypes.is_float(b.dtype):
-        return m.times_zero(b)
-    return b if is_number(alpha) and alpha == 1 else multiply(operand(alpha, b.dtype), b)
+def add(a: Tensor, b: Tensor, alpha=1) -> Tensor:
+    """a + alpha * b, which the CPU rounds once; its alpha is rounded to the dtype of the result before."""
+    if a.dtype == dtypes.bool:
+        return a | (b if is_number(alpha) and alpha == 1 else b & operand(alpha, dtypes.bool))
+    if is_number(alpha) and alpha in (1, -1):
+        return a + b if alpha == 1 else a - b
+    return m.fma(operand(alpha, b.dtype), b, a) if dtypes.is_float(a.dtype) else a + operand(alpha, b.dtype) * b
 
 
-def add(a: Tensor, b: Tensor) -> Tensor:
-    return a | b if a.dtype == dtypes.bool else a + b
+def negated(alpha):
+    return -alpha if is_number(alpha) or alpha.dtype != dtypes.bool else alpha
+
+
+def rounded_alpha(alpha, dtype: DType):
+    return alpha if is_number(alpha) and alpha == 1 else rounded_operands(dtype, alpha)[0]
 
 
 @lowers(aten.add.Tensor, lifts=("other", "alpha"))
 def add_tensor(a, b, *, meta, alpha=1):
-    a, b = operands(whole_words(meta[0].tiny), a, b)
-    return add(a, scaled(b, alpha))
+    dtype = meta[0].tiny
+    return add(*rounded_operands(dtype, a, b), rounded_alpha(alpha, dtype))
 
 
 @lowers(aten.add.Scalar, lifts=("other", "alpha"))
@@ -189,8 +215,8 @@ def add_scalar(a, b, alpha=1, *, meta):
 
 @lowers(aten.sub.Tensor, lifts=("other", "alpha"))
 def sub_tensor(a, b, *, meta, alpha=1):
-    a, b = operands(whole_words(meta[0].tiny), a, b)
-    return a - scaled(b, alpha)
+    dtype = meta[0].tiny
+    return add(*rounded_operands(dtype, a, b), negated(rounded_alpha(alpha, dtype)))
 
 
 @lowers(aten.sub.Scalar, lifts=("other", "alpha"))
@@ -208,23 +234,30 @@ def rsub_scalar(a, b, alpha=1, *, meta):
     return sub_tensor(b, a, meta=meta, alpha=alpha)
 
 
+def times(number, x: Tensor) -> Tensor:
+    """number * x, which is x alone for PyTorch's default of 1."""
+    return x if is_number(number) and number == 1 else multiply(operand(number, x.dtype), x)
+
+
 @lowers(aten.addcmul.default, lifts=("value",))
 def addcmul(x, a, b, *, meta, value=1):
-    x, a, b = operands(whole_words(meta[0].tiny), x, a, b)
-    return x + scaled(a, value) * b
+    dtype = meta[0].tiny
+    x, a, b = rounded_operands(dtype, x, a, b)
+    return m.fma(times(value, a), b, x) if dtypes.is_float(dtype) else x + times(value, a) * b
 
 
 @lowers(aten.addcdiv.default, lifts=("value",))
 def addcdiv(x, a, b, *, meta, value=1):
-    x, a, b = operands(widen(meta[0].tiny), x, a, b)
-    return x + scaled(a, value) / b
+    x, a, b = (t.cast(widen(meta[0].tiny)) for t in operands(meta[0].tiny, x, a, b))
+    return x + times(value, a) / b
 
 
 @lowers(aten.lerp.Scalar, aten.lerp.Tensor, lifts=("weight",))
 def lerp(start, end, weight, *, meta):
-    start, end, weight = operands(widen(meta[0].tiny), start, end, weight)
+    """From the nearer end, rounded once."""
+    start, end, weight = exact_numbers(meta[0].tiny, start, end, weight)
     near_start = m.absolute(weight) < 0.5
-    return near_start.where(start + weight * (end - start), end - (end - start) * (1.0 - weight))
+    return m.fma(near_start.where(weight, weight - 1.0), end - start, near_start.where(start, end))
 
 
 @lowers(aten.where.self, torch.ops.prims.where.default)
@@ -280,7 +313,7 @@ def repeated_power(x: Tensor, exponent: int) -> Tensor:
 def float_power(x: Tensor, y: Tensor) -> Tensor:
     """x**y with the special values of C's pow."""
     size = m.absolute(x)
-    power = m.power_size(size, y)
+    power = e.power_size(size, y)
     whole_y = y.trunc().eq(y)
     odd = whole_y & (y * 0.5).trunc().ne(y * 0.5)
     signed = odd.where(m.copysign(power, x), power)
@@ -292,12 +325,16 @@ def float_power(x: Tensor, y: Tensor) -> Tensor:
 
 @lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def power(base, exponent, *, meta):
-    dtype = widen(meta[0].tiny)
+    result = meta[0].tiny
+    dtype = widen(result)
     if is_number(exponent):
-        x = operand(base, dtype)
+        x = operand(base, result).cast(dtype)
         if exponent == 0:
             return m.constant(1, dtype, x.shape)
-        if float(exponent).is_integer() and 0 < exponent <= 8:
+        if result == dtypes.bfloat16 and exponent in (3, -2):
+            square = (x * x).cast(result).cast(dtype)  # which the CPU rounds
+            return square * x if exponent == 3 else square.reciprocal()
+        if float(exponent).is_integer() and 0 < exponent <= (4 if dtypes.is_float(dtype) else 8):
             return repeated_power(x, int(exponent))
         if dtypes.is_float(dtype) and exponent in (0.5, -0.5, -1, -2):
             return {0.5: x.sqrt, -0.5: lambda: reciprocal_sqrt(x), -1: x.reciprocal, -2: lambda: (x * x).reciprocal()}[
@@ -306,4 +343,5 @@ def power(base, exponent, *, meta):
     if dtype == dtypes.bool:
         base, exponent = operands(dtype, base, exponent)
         return base | exponent.logical_not()
-    return (float_power if dtypes.is_float(dtype) else integer_power)(*operands(dtype, base, exponent))
+    given = (x.cast(dtype) for x in operands(result, base, exponent))
+    return (float_power if dtypes.is_float(dtype) else integer_power)(*given)

@@ -12,6 +12,7 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import operand, widen
 from torch_tinygrad.lower.reduce import extreme_dim
@@ -144,7 +145,7 @@ def normal_of(mean, std=1.0, size=None, *, meta, rng):
 
 @lowers(aten.log_normal.default, lifts=("mean", "std"))
 def log_normal(x, mean=1.0, std=2.0, *, meta, rng):
-    return m.exp(normal(mean, std, meta[0], rng))
+    return e.exp(normal(mean, std, meta[0], rng))
 
 
 @lowers(aten.exponential.default, lifts=("lambd",))
@@ -155,7 +156,7 @@ def exponential(x, rate=1.0, *, meta, rng):
 @lowers(aten.geometric.default, lifts=("p",))
 def geometric(x, p, *, meta, rng):
     dtype = dtypes.float64 if meta[0].dtype == torch.float64 else dtypes.float32
-    trials = open_unit(rng, meta[0].shape, dtype).log() / m.log1p(-operand(p, dtype))
+    trials = open_unit(rng, meta[0].shape, dtype).log() / e.log1p(-operand(p, dtype))
     return m.maximum(-m.floor(-trials), m.constant(1.0, dtype))
 
 
@@ -234,7 +235,7 @@ def native_dropout(x, p, train=True, *, meta, rng):
         return x, m.constant(True, dtypes.bool, x.shape)
     dtype = widen(x.dtype)
     if p == 1:
-        return m.times_zero(operand(x, dtype)), m.constant(False, dtypes.bool, x.shape)
+        return operand(x, dtype) * 0.0, m.constant(False, dtypes.bool, x.shape)
     # materialised: both results need it, and drawing costs more than reading a byte
     kept = (unit(rng, x.shape, dtypes.float32) < p).logical_not().contiguous()
     return operand(x, dtype) * kept.cast(dtype) * (1.0 / (1.0 - p)), kept

@@ -35,7 +35,15 @@ NESTED_SUM = range(128, 32769)
 
 
 def total(x: Tensor, axes: tuple[int, ...], keepdim: bool, dtype: DType) -> Tensor:
-    x = x.cast(widen(dtype))
+    return from_zero(added(x.cast(widen(dtype)), axes, keepdim))
+
+
+def from_zero(x: Tensor) -> Tensor:
+    """Sums start at 0, so that zeros of either sign add up to 0.0."""
+    return x + 0.0 if dtypes.is_float(x.dtype) else x
+
+
+def added(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     count = x.numel()
     if dtypes.is_float(x.dtype) and len(axes) == x.ndim and count in NESTED_SUM:
         inner = next(k for k in range(math.isqrt(count), 0, -1) if count % k == 0)
@@ -105,21 +113,31 @@ def smallest(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
 
 def first_largest(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Values and indices of the first largest element along an axis, the axis kept. Where key and index fit into 64
-    bits together, one reduction finds both."""
+    bits together, one reduction finds both. Zeros of either sign are equal, and the first keeps its sign: a bit below
+    the index."""
     count = x.shape[axis]
+    negative = None
     if dtypes.is_float(x.dtype):
-        x = x.eq(0).where(0, x)  # -0.0 ties with 0.0
-    position = m.index_range(count, dtypes.int64 if count > 2**31 else dtypes.int32)
-    backward = ((count - 1) - position).reshape(tuple(count if i == axis else 1 for i in range(x.ndim)))
+        zero = x.eq(0)
+        negative = zero & m.sign_bit(x)
+        x = zero.where(0, x)
+    wide = dtypes.int64 if 2 * count > 2**31 else dtypes.int32
+    backward = ((count - 1) - m.index_range(count, wide)).reshape(
+        tuple(count if i == axis else 1 for i in range(x.ndim))
+    )
+    place = backward if negative is None else backward * 2 + negative.cast(wide)
     key = sortable(x)
     if key.dtype == dtypes.uint32 and count < 2**31:
-        place = backward.cast(dtypes.int64).bitcast(dtypes.uint64)  # a cast would merge index arithmetic with uint64
-        packed = ((key.cast(dtypes.uint64) << 32) | place).max(axis, keepdim=True)
-        best, index = (packed >> 32).cast(dtypes.uint32), packed & 0xFFFFFFFF
+        low = place.cast(dtypes.int64).bitcast(dtypes.uint64)  # a cast would merge index arithmetic with uint64
+        packed = ((key.cast(dtypes.uint64) << 32) | low).max(axis, keepdim=True)
+        best, found = (packed >> 32).cast(dtypes.uint32), (packed & 0xFFFFFFFF).cast(dtypes.int64)
     else:
         best = key.max(axis, keepdim=True)
-        index = key.eq(best).where(backward, -1).max(axis, keepdim=True)
-    return unsortable(best, x.dtype), (count - 1) - index.cast(dtypes.int64)
+        found = key.eq(best).where(place, -1).max(axis, keepdim=True).cast(dtypes.int64)
+    value = unsortable(best, x.dtype)
+    if negative is None:
+        return value, (count - 1) - found
+    return (found & 1).ne(0).where(m.constant(-0.0, value.dtype), value), (count - 1) - (found >> 1)
 
 
 def extreme_dim(x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:

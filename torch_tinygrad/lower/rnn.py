@@ -9,6 +9,7 @@ from tinygrad import Tensor
 
 from ..kernels.threads import SMALL, stored
 from ..values.blocks import SideBySide
+from . import elementary as e
 from .matmul import accumulator
 from .registry import lowers
 
@@ -37,18 +38,18 @@ def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None) 
         total = total if bias is None else total + bias.cast(kept)
     # All gates in one loop: the hyperbolic tangent is a stretched sigmoid.
     is_cell = (Tensor.arange(4) == 2).reshape(1, 4, 1).cast(kept)
-    squashed = (total.reshape(batch, 4, width) * (1 + is_cell)).sigmoid()
+    squashed = e.sigmoid(total.reshape(batch, 4, width) * (1 + is_cell))
     workspace = aside((squashed * (1 + is_cell) - is_cell).reshape(batch, 4 * width))
     enter, forget, cell, out = workspace.chunk(4, dim=1)
     cy = aside(forget * cx.cast(kept) + enter * cell)
-    return aside(out * cy.tanh()), cy, workspace
+    return aside(out * e.tanh(cy)), cy, workspace
 
 
 @lowers(aten._thnn_fused_lstm_cell_backward_impl.default)
 def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias: bool) -> tuple[Tensor | SideBySide | None, ...]:
     kept = accumulator(workspace.dtype)
     enter, forget, cell, out = workspace.cast(kept).chunk(4, dim=1)
-    squashed = cy.cast(kept).tanh()
+    squashed = e.tanh(cy.cast(kept))
     grad_out = grad_cell = squashed.const_like(0)
     if grad_hy is not None:
         grad_hy = grad_hy.cast(kept)
@@ -71,8 +72,8 @@ def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None) -
     input_reset, input_update, input_new = gates(3, input_gates, input_bias)
     reset, update, hidden_new = gates(3, hidden_gates, hidden_bias)
     hx = hx.cast(reset.dtype)
-    reset, update = (input_reset + reset).sigmoid(), (input_update + update).sigmoid()
-    new = (input_new + reset * hidden_new).tanh()
+    reset, update = e.sigmoid(input_reset + reset), e.sigmoid(input_update + update)
+    new = e.tanh(input_new + reset * hidden_new)
     return aside(new + update * (hx - new)), SideBySide((reset, update, new, hx, hidden_new))
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.arithmetic import log_add
 from torch_tinygrad.lower.maths import widen, widest_float
-from torch_tinygrad.lower.reduce import reversed_order, sortable, unsortable
+from torch_tinygrad.lower.reduce import from_zero, reversed_order, sortable, unsortable
 from torch_tinygrad.lower.registry import lowers
 
 aten = torch.ops.aten
@@ -53,12 +54,12 @@ def short_log_sum(x: Tensor) -> Tensor:
     top = x.cummax(-1)[0]
     shift = m.absolute(top).eq(m.INF).where(0.0, top).unsqueeze(-1)
     seen = m.index_range(length).reshape(1, length) < m.index_range(length).reshape(length, 1) + 1
-    return seen.where(m.fast_exp(x.unsqueeze(-2) - shift), 0.0).sum(-1).log() + shift.squeeze(-1)
+    return e.log(seen.where(e.exp(x.unsqueeze(-2) - shift), 0.0).sum(-1)) + shift.squeeze(-1)
 
 
 @lowers(aten.cumsum.default)
 def cumsum(x, dim, *, meta):
-    return running_sum(x.cast(widen(meta[0].tiny)), dim)
+    return from_zero(running_sum(x.cast(widen(meta[0].tiny)), dim))
 
 
 @lowers(aten.cumprod.default)
@@ -74,17 +75,26 @@ def logcumsumexp(x, dim, *, meta):
 
 
 def running_extreme(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Running maxima and the index of the last element that reached each."""
+    """Running maxima and the index of the last element that reached each. Zeros of either sign are equal, and the last
+    keeps its sign: a bit below the index."""
     if x.ndim == 0 or x.numel() == 0:
         return x, m.constant(0, dtypes.int64, x.shape)
-    axis = dim % x.ndim
-    if dtypes.is_float(x.dtype):
-        x = x.eq(0).where(0, x)
+    axis, count = dim % x.ndim, x.shape[dim % x.ndim]
+    place = m.index_range(count, dtypes.int64 if 2 * count > 2**31 else dtypes.int32)
+    place = place.reshape(tuple(count if i == axis else 1 for i in range(x.ndim)))
+    is_float = dtypes.is_float(x.dtype)
+    if is_float:
+        zero = x.eq(0)
+        place = place * 2 + (zero & m.sign_bit(x)).cast(place.dtype)
+        x = zero.where(0, x)
     key = sortable(x).contiguous()
     best = running_max(key, axis).contiguous()
-    shape = tuple(x.shape[axis] if i == axis else 1 for i in range(x.ndim))
-    reached = key.eq(best).where(m.index_range(x.shape[axis]).reshape(shape), 0)
-    return unsortable(best, x.dtype), running_max(reached, axis).cast(dtypes.int64)
+    reached = running_max(key.eq(best).where(place, 0), axis).cast(dtypes.int64)
+    values = unsortable(best, x.dtype)
+    if not is_float:
+        return values, reached
+    reached = reached.contiguous()
+    return (reached & 1).ne(0).where(m.constant(-0.0, values.dtype), values), reached >> 1
 
 
 @lowers(aten.cummax.default)

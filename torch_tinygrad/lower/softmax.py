@@ -7,6 +7,7 @@ from tinygrad import Tensor, dtypes
 
 from torch_tinygrad.kernels import rows
 from torch_tinygrad.kernels.threads import before_sum
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import widen
 from torch_tinygrad.lower.registry import TO_TINY, lowers
@@ -17,7 +18,7 @@ aten = torch.ops.aten
 def exponentials(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """x less its maximum, the exponentials of that, and their sum."""
     shifted = x - x.max(dim, keepdim=True)
-    powers = before_sum(m.fast_exp(shifted))
+    powers = before_sum(e.exp(shifted))
     return shifted, powers, powers.sum(dim, keepdim=True)
 
 
@@ -27,7 +28,7 @@ def softmax(x, dim, half_to_float):
         return rows.softmax(x, dtypes.float32 if half_to_float else x.dtype)
     x = x.cast(widen(x.dtype))
     if x.ndim == 0:
-        return m.times_zero(x) + 1.0
+        return x * 0.0 + 1.0
     _, powers, summed = exponentials(x, dim)
     return powers / summed
 
@@ -38,16 +39,16 @@ def log_softmax(x, dim, half_to_float):
         return rows.log_softmax(x, dtypes.float32 if half_to_float else x.dtype)
     x = x.cast(widen(x.dtype))
     if x.ndim == 0:
-        return m.times_zero(x)
+        return x * 0.0
     shifted, _, summed = exponentials(x, dim)
-    return shifted - summed.log()
+    return shifted - e.log(summed)
 
 
 @lowers(aten._softmax_backward_data.default)
 def softmax_backward(gradient, output, dim, input_dtype):
     gradient, output = (t.cast(widen(t.dtype)) for t in (gradient, output))
     if output.ndim == 0:
-        return m.times_zero(output)
+        return output * 0.0
     weighted = gradient * output
     return weighted - output * weighted.sum(dim, keepdim=True)
 
@@ -56,8 +57,8 @@ def softmax_backward(gradient, output, dim, input_dtype):
 def log_softmax_backward(gradient, output, dim, input_dtype):
     gradient, output = (t.cast(widen(t.dtype)) for t in (gradient, output))
     if output.ndim == 0:
-        return m.times_zero(output)
-    return gradient - m.fast_exp(output) * gradient.sum(dim, keepdim=True)
+        return output * 0.0
+    return gradient - e.exp(output) * gradient.sum(dim, keepdim=True)
 
 
 @lowers(aten._safe_softmax.default)

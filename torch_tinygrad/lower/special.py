@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.lower import angles
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import constant, operand, polynomial, widen
 from torch_tinygrad.lower.pointwise import register_unary
@@ -59,19 +61,19 @@ def erfc_scaled(x: Tensor) -> Tensor:
 
 def erf(x: Tensor) -> Tensor:
     size = m.absolute(x)
-    outer = 1.0 - m.exp(-size * size) * erfc_scaled((size < 1.0).where(1.0, size))
+    outer = 1.0 - e.exp(-size * size) * erfc_scaled((size < 1.0).where(1.0, size))
     return (size < 1.0).where(erf_centre(x), m.copysign(outer, x))
 
 
 def erfc(x: Tensor) -> Tensor:
     size = m.absolute(x)
-    tail = m.exp(-size * size) * erfc_scaled((size < 1.0).where(1.0, size))
+    tail = e.exp(-size * size) * erfc_scaled((size < 1.0).where(1.0, size))
     return (size < 1.0).where(1.0 - erf_centre(x), (x < 0).where(2.0 - tail, tail))
 
 
 def erfcx(x: Tensor) -> Tensor:
     size = m.absolute(x)
-    grown, tail = m.exp(x * x), erfc_scaled((size < 1.0).where(1.0, size))
+    grown, tail = e.exp(x * x), erfc_scaled((size < 1.0).where(1.0, size))
     return (size < 1.0).where(grown * (1.0 - erf_centre(x)), (x < 0).where(2.0 * grown - tail, tail))
 
 
@@ -82,7 +84,7 @@ def normal_cdf(x: Tensor) -> Tensor:
     z = m.absolute(x) * ROOT_HALF
     t = (1.0 + 0.3275911 * z).reciprocal()
     series = t * polynomial(t, [1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592])
-    tail = 0.5 * series * m.fast_exp(-z * z)
+    tail = 0.5 * series * e.exp(-z * z)
     return (x < 0).where(tail, 1.0 - tail)
 
 
@@ -96,16 +98,16 @@ ERFINV_TAIL = [-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0
 def inverse_erfc(complement: Tensor) -> Tensor:
     """The x >= 0 with erfc(x) = complement, for complement in [0, 1]. Newton's method refines it for float64, and far
     out, where the approximation ends, x*x = log(erfcx(x) / complement) is iterated."""
-    w = -(complement * (2.0 - complement)).log()
+    w = -e.log(complement * (2.0 - complement))
     root = w.sqrt() - 3.0
     x = (w < 5.0).where(polynomial(w - 2.5, ERFINV_CENTRE), polynomial(root, ERFINV_TAIL)) * (1.0 - complement)
     if x.dtype == dtypes.float64:
         for _ in range(2):
-            x = x + (erfc(x) - complement) * (0.5 * math.sqrt(math.pi)) * m.exp(x * x)
-    level = -complement.log()
+            x = x + (erfc(x) - complement) * (0.5 * math.sqrt(math.pi)) * e.exp(x * x)
+    level = -e.log(complement)
     far = level.sqrt()
     for _ in range(6 if x.dtype == dtypes.float64 else 4):
-        far = (level + erfc_scaled((far < 1.0).where(1.0, far)).log()).sqrt()
+        far = (level + e.log(erfc_scaled((far < 1.0).where(1.0, far)))).sqrt()
     return complement.eq(0).where(m.INF, (complement < 1e-6).where(far, x))
 
 
@@ -121,8 +123,8 @@ def ndtri(p: Tensor) -> Tensor:
 
 def log_ndtr(x: Tensor) -> Tensor:
     z = x * ROOT_HALF
-    left = (0.5 * erfcx((x < -1.0).where(-z, 1.0))).log() - z * z
-    return (x < -1.0).where(left, m.log1p(-0.5 * erfc(z)))
+    left = e.log(0.5 * erfcx((x < -1.0).where(-z, 1.0))) - z * z
+    return (x < -1.0).where(left, e.log1p(-0.5 * erfc(z)))
 
 
 SHIFT = 7  # the recurrence lifts arguments this far, where Stirling's series has converged
@@ -141,14 +143,14 @@ def lgamma_positive(x: Tensor) -> Tensor:
     z = low.where(x + float(SHIFT), x)
     inverse = z.reciprocal()
     series = inverse * polynomial(inverse * inverse, STIRLING)
-    value = (z - 0.5) * z.log() - z + 0.5 * math.log(2 * math.pi) + series
-    return low.where(value - product.log(), value)
+    value = (z - 0.5) * e.log(z) - z + 0.5 * math.log(2 * math.pi) + series
+    return low.where(value - e.log(product), value)
 
 
 def lgamma(x: Tensor) -> Tensor:
     reflected = x < 0.5
     value = lgamma_positive(reflected.where(1.0 - x, x))
-    value = reflected.where((math.pi / m.absolute(m.sin_pi(fold_whole(x)))).log() - value, value)
+    value = reflected.where(e.log(math.pi / m.absolute(m.sin_pi(fold_whole(x)))) - value, value)
     pole = m.less_equal(x, constant(0.0, x.dtype)) & m.floor(x).eq(x)
     return (pole | m.absolute(x).eq(m.INF)).where(m.INF, value)
 
@@ -159,7 +161,7 @@ def digamma_positive(x: Tensor) -> Tensor:
     z = low.where(x + float(SHIFT), x)
     inverse = z.reciprocal()
     square = inverse * inverse
-    value = z.log() - 0.5 * inverse + square * polynomial(square, DIGAMMA)
+    value = e.log(z) - 0.5 * inverse + square * polynomial(square, DIGAMMA)
     value = low.where(value - rungs, value)
     return x.eq(m.INF).where(m.INF, value)
 
@@ -212,7 +214,7 @@ def trigamma(x: Tensor) -> Tensor:
     """With the CPU's reflection, which rounds pi * x before the sine."""
     reflected = x < 0.5
     value = polygamma_positive(1, reflected.where(1.0 - x, x))
-    sine = (constant(math.pi, x.dtype) * x).sin()
+    sine = angles.sin(constant(math.pi, x.dtype) * x)
     return reflected.where(math.pi**2 / (sine * sine) - value, value)
 
 
@@ -289,11 +291,11 @@ UNARY = {
     aten.digamma: digamma,
     aten.special_i0e: i0e,
     aten.special_i1e: i1e,
-    aten.i0: lambda x: i0e(x) * m.exp(m.absolute(x)),
-    aten.special_i1: lambda x: i1e(x) * m.exp(m.absolute(x)),
-    aten.special_modified_bessel_i0: lambda x: i0e(x) * m.exp(m.absolute(x)),
-    aten.special_modified_bessel_i1: lambda x: i1e(x) * m.exp(m.absolute(x)),
-    aten.special_entr: lambda x: (x > 0).where(-x * x.log(), x.eq(0).where(0.0, x.isnan().where(x, -m.INF))),
+    aten.i0: lambda x: i0e(x) * e.exp(m.absolute(x)),
+    aten.special_i1: lambda x: i1e(x) * e.exp(m.absolute(x)),
+    aten.special_modified_bessel_i0: lambda x: i0e(x) * e.exp(m.absolute(x)),
+    aten.special_modified_bessel_i1: lambda x: i1e(x) * e.exp(m.absolute(x)),
+    aten.special_entr: lambda x: (x > 0).where(-x * e.log(x), x.eq(0).where(0.0, x.isnan().where(x, -m.INF))),
 }
 for _op, _compute in UNARY.items():
     register_unary(_op.default, _compute)

@@ -8,6 +8,7 @@ import torch
 from tinygrad import Tensor, dtypes
 
 from torch_tinygrad.kernels.threads import before_sum
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import operand, operands, widen
 from torch_tinygrad.lower.pointwise import float_power
@@ -105,8 +106,8 @@ def logsumexp(x, dim, keepdim=False, *, meta):
         return x.sum(axes, keepdim=keepdim) - m.INF
     top = x.max(axes, keepdim=True)
     top = m.absolute(top).eq(m.INF).where(0.0, top)
-    summed = before_sum(m.fast_exp(x - top)).sum(axes, keepdim=keepdim)
-    return summed.log() + top.reshape(summed.shape)
+    summed = before_sum(e.exp(x - top)).sum(axes, keepdim=keepdim)
+    return e.log(summed) + top.reshape(summed.shape)
 
 
 @lowers(aten.nansum.default)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-from tinygrad import Tensor, dtypes
+from tinygrad import Tensor
 
+from torch_tinygrad.lower import angles
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import polynomial
 from torch_tinygrad.lower.pointwise import register_binary, register_unary
@@ -14,26 +16,6 @@ from torch_tinygrad.lower.pointwise import register_binary, register_unary
 aten = torch.ops.aten
 
 HALF_PI = math.pi / 2
-# pi/2 in parts whose products with small integers are exact in float32
-HALF_PI_PARTS = (1.5703125, 4.837512969970703125e-4, 7.549789948768648e-8)
-
-
-def tan(x: Tensor) -> Tensor:
-    """sin/cos after subtracting the nearest multiple of pi/2, so that the poles keep their relative accuracy."""
-    quarter = m.round_even(x * (2 / math.pi))
-    parts = HALF_PI_PARTS if x.dtype == dtypes.float32 else (HALF_PI, 6.123233995736766e-17)
-    rest = x - quarter * parts[0]
-    for part in parts[1:]:
-        rest = rest - m.times_apart(quarter, part)
-    square = rest * rest
-    count = 10 if x.dtype == dtypes.float64 else 6
-    sine = rest * polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(count - 1, -1, -1)])
-    cosine = polynomial(square, [(-1) ** k / math.factorial(2 * k) for k in range(count - 1, -1, -1)])
-    odd = (quarter * 0.5).trunc() * 2.0 != quarter
-    near = odd.where(-cosine / sine, sine / cosine)
-    return (m.absolute(x) < 8192.0).where(near, x.sin() / m.cos(x))
-
-
 # atan(x) = x + x**3 * P(x*x) / Q(x*x) for |x| <= 0.66 (Cephes)
 ATAN = (
     [-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1, -1.228866684490136173410e2,
@@ -74,41 +56,39 @@ def acos(x: Tensor) -> Tensor:
 
 def sinh(x: Tensor) -> Tensor:
     size = m.absolute(x)
-    grown = m.exp(size * 0.5)
-    near = m.expm1((size < 1.0).where(size, 0.0))
-    return m.copysign(
-        (size < 1.0).where(0.5 * (near + near / (near + 1.0)), 0.5 * grown * grown - 0.5 * m.exp(-size)), x
-    )
+    half = e.half_exp(size)
+    near = e.expm1((size < 1.0).where(size, 0.0))
+    return m.copysign((size < 1.0).where(0.5 * (near + near / (near + 1.0)), half - 0.25 / half), x)
 
 
 def cosh(x: Tensor) -> Tensor:
-    grown = m.exp(m.absolute(x) * 0.5)
-    return 0.5 * grown * grown + 0.5 * m.exp(-m.absolute(x))
+    half = e.half_exp(m.absolute(x))
+    return half + 0.25 / half
 
 
 def asinh(x: Tensor) -> Tensor:
     size = m.absolute(x)
     large = size > 1e8
     bounded = large.where(1.0, size)
-    near = m.log1p(bounded + bounded * bounded / (1.0 + (bounded * bounded + 1.0).sqrt()))
-    return m.copysign(large.where(size.log() + math.log(2), near), x)
+    near = e.log1p(bounded + bounded * bounded / (1.0 + (bounded * bounded + 1.0).sqrt()))
+    return m.copysign(large.where(e.log(size) + math.log(2), near), x)
 
 
 def acosh(x: Tensor) -> Tensor:
     large = x > 1e8
     rest = large.where(1.0, x) - 1.0
-    value = large.where(x.log() + math.log(2), m.log1p(rest + (rest * (rest + 2.0)).sqrt()))
+    value = large.where(e.log(x) + math.log(2), e.log1p(rest + (rest * (rest + 2.0)).sqrt()))
     return (x < 1.0).where(m.NAN, value)
 
 
 def atanh(x: Tensor) -> Tensor:
     size = m.absolute(x)
-    return m.copysign(0.5 * m.log1p(2.0 * size / (1.0 - size)), x)
+    return m.copysign(0.5 * e.log1p(2.0 * size / (1.0 - size)), x)
 
 
 def sinc(x: Tensor) -> Tensor:
     angle = x * math.pi
-    return x.eq(0).where(1.0, angle.sin() / angle)
+    return x.eq(0).where(1.0, angles.sin(angle) / angle)
 
 
 def hypot(a: Tensor, b: Tensor) -> Tensor:
@@ -121,7 +101,7 @@ def hypot(a: Tensor, b: Tensor) -> Tensor:
 
 
 UNARY = {
-    aten.tan: tan,
+    aten.tan: angles.tan,
     aten.atan: atan,
     aten.asin: asin,
     aten.acos: acos,

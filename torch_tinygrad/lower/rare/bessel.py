@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 from tinygrad import Tensor
 
+from torch_tinygrad.lower import angles
+from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import constant, polynomial
 from torch_tinygrad.lower.pointwise import register_unary
@@ -70,7 +72,12 @@ def waves(order: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     inverse = WAVES_FROM / x
     square, scale = inverse * inverse, (2 / math.pi / x).sqrt()
     angle = x - constant(phase(order), x.dtype)
-    return IN_PHASE[order](square) * scale, QUADRATURE[order](square) * inverse * scale, angle.sin(), m.cos(angle)
+    return (
+        IN_PHASE[order](square) * scale,
+        QUADRATURE[order](square) * inverse * scale,
+        angles.sin(angle),
+        angles.cos(angle),
+    )
 
 
 def first_near(order: int, x: Tensor) -> Tensor:
@@ -89,7 +96,7 @@ def second_kind(order: int, x: Tensor) -> Tensor:
     is_near, near, far = near_and_far(x, WAVES_FROM)
     p, q, sine, cosine = waves(order, far)
     regular = SECOND_NEAR[order](near * near)
-    singular = near.log() * first_near(order, near)
+    singular = e.log(near) * first_near(order, near)
     if order:
         regular, singular = regular * near, singular - near.reciprocal()
     value = is_near.where(regular + 2 / math.pi * singular, p * sine + q * cosine)
@@ -111,18 +118,18 @@ THIRD_FAR = tuple(map(decay, SCALED_K))
 
 def third_kind(order: int, x: Tensor, scaled: bool) -> Tensor:
     is_near, near, far = near_and_far(x, DECAY_FROM)
-    growth = m.exp(near)
-    regular, logarithm = THIRD_NEAR[order](near * near), (near * 0.5).log()
+    growth = e.exp(near)
+    regular, logarithm = THIRD_NEAR[order](near * near), e.log(near * 0.5)
     low = regular / near + logarithm * i1e(near) * growth if order else regular - logarithm * i0e(near) * growth
     high = THIRD_FAR[order](far.reciprocal()) / far.sqrt()
-    value = is_near.where(low * growth if scaled else low, high if scaled else high * m.exp(-far))
+    value = is_near.where(low * growth if scaled else low, high if scaled else high * e.exp(-far))
     return x.eq(0).where(m.INF, (x < 0).where(m.NAN, value))
 
 
 def spherical_first(x: Tensor) -> Tensor:
     """sin(x) / x, by its series near zero."""
     terms = [(-1) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1)]
-    value = (m.absolute(x) < 0.5).where(polynomial(x * x, terms), x.sin() / x)
+    value = (m.absolute(x) < 0.5).where(polynomial(x * x, terms), angles.sin(x) / x)
     return m.absolute(x).eq(m.INF).where(0.0, value)
 
 

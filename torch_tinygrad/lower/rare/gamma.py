@@ -9,6 +9,8 @@ from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
 from ...kernels.loops import Loops, run_each
+from .. import angles
+from .. import elementary as e
 from .. import maths as m
 from ..maths import operands, polynomial, widest_float
 from ..pointwise import register_unary
@@ -82,8 +84,8 @@ def incomplete_gamma(a: Tensor, x: Tensor, upper: bool) -> Tensor:
     plain = (a > 0) & (x > 0) & (a < m.INF) & (x < m.INF)
     inner, point = (plain.where(t, 1.0).contiguous() for t in (a, x))
     near = point < inner + 1.0
-    log_factor = inner * point.log() - point - lgamma(inner)
-    factor = log_factor.exp()
+    log_factor = inner * e.log(point) - point - lgamma(inner)
+    factor = e.exp(log_factor)
     low = factor / inner * series(inner, near.where(point, 0.0).contiguous())
     high = factor * fraction(near.where(1.0, inner).contiguous(), near.where(2.0, point).contiguous())
     value = near.where(1.0 - low, high) if upper else near.where(low, 1.0 - high)
@@ -143,7 +145,7 @@ def zeta(x, q, *, meta):
     power, start = plain.where(x, 2.0).contiguous(), plain.where(q, 1.0).contiguous()
     last = (m.floor(9.0 - start) + 1.0).maximum(9.0).cast(dtypes.int32).contiguous()
     end = start + last.cast(start.dtype)
-    term = (end.log2() * -power).exp2()
+    term = e.power_size(end, -power)
     total = power_sum(power, start, last) + term * end / (power - 1.0) - 0.5 * term
     rising, scaled = power, term / end
     for k, coefficient in enumerate(EULER_MACLAURIN):
@@ -189,11 +191,11 @@ def airy_ai(x: Tensor) -> Tensor:
     zeta = size * size.sqrt() * 2.0 / 3.0
     inverse, root = zeta.reciprocal(), size.sqrt().sqrt()
     right = polynomial(inverse, AIRY_RIGHT[0]) / polynomial(inverse, AIRY_RIGHT[1])
-    right = ROOT_PI_INVERSE * right / (2.0 * root * m.exp(zeta))
+    right = ROOT_PI_INVERSE * right / (2.0 * root * e.exp(zeta))
     square, angle = inverse * inverse, zeta + 0.25 * math.pi
     cosine = 1.0 + square * polynomial(square, AIRY_COSINE[0]) / polynomial(square, AIRY_COSINE[1])
     sine = inverse * polynomial(square, AIRY_SINE[0]) / polynomial(square, AIRY_SINE[1])
-    left = ROOT_PI_INVERSE / root * (angle.sin() * cosine - m.cos(angle) * sine)
+    left = ROOT_PI_INVERSE / root * (angles.sin(angle) * cosine - angles.cos(angle) * sine)
     near = (m.absolute(x) < 2.1).where(x, 0.0)
     cube = near * near * near
     even = odd = 1.0

@@ -10,6 +10,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import UOp
 
 from ...kernels.loops import Loops, run_each
+from .. import angles
 from .. import maths as m
 from ..registry import lowers
 from ..shape import zeros
@@ -89,14 +90,18 @@ def angle_form(kind: str, y: Tensor, n: Tensor, alternating: Tensor) -> Tensor:
     """Chebyshev's polynomials inside (-1, 1)."""
     count, angle = n.cast(y.dtype), acos(y)
     if kind == "t":
-        return m.cos(count * angle)
+        return angles.cos(count * angle)
     if kind == "u":
-        sine, turned = angle.sin(), (count + 1.0) * angle
-        return sine.eq(0).where((count + 1.0) * m.cos(turned) / y, turned.sin() / sine)
+        sine, turned = angles.sin(angle), (count + 1.0) * angle
+        return sine.eq(0).where((count + 1.0) * angles.cos(turned) / y, angles.sin(turned) / sine)
     turned, half = (count + 0.5) * angle, angle * 0.5
     if kind == "v":
-        return half.sin().eq(1).where(alternating * (2.0 * count + 1.0), m.cos(turned) / m.cos(half))
-    return m.cos(half).eq(1).where((y > 0).where(2.0 * count + 1.0, alternating), turned.sin() / half.sin())
+        return angles.sin(half).eq(1).where(alternating * (2.0 * count + 1.0), angles.cos(turned) / angles.cos(half))
+    return (
+        angles.cos(half)
+        .eq(1)
+        .where((y > 0).where(2.0 * count + 1.0, alternating), angles.sin(turned) / angles.sin(half))
+    )
 
 
 def edge_values(kind: str, n: Tensor, alternating: Tensor, dtype) -> tuple[Tensor, Tensor]:

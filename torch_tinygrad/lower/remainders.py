@@ -1,0 +1,94 @@
+"""Remainders of floats, exact however large the quotient is, and the quotients that PyTorch makes of them."""
+
+from __future__ import annotations
+
+import math
+
+from tinygrad import Tensor, dtypes
+from tinygrad.uop.ops import Ops, UOp
+
+from ..kernels.loops import Loops, run_each
+from . import maths as m
+from .maths import fma
+from .shape import zeros
+
+# Digits of a quotient that one step takes off: its product with the divisor is exact.
+STEP = {dtypes.float32: 28, dtypes.float64: 51}
+# Exponents of float32 lie this far apart at most.
+FARTHEST = 127 + 149
+
+
+def _off(rest, step):
+    """`rest` less the whole multiples of `step` in it."""
+    quotient = (rest / step).trunc()
+    rest = fma(-quotient, step, rest) if isinstance(rest, Tensor) else (-quotient).alu(Ops.MULACC, step, rest)
+    rest = (rest < 0).where(rest + step, rest)
+    return (rest < step).where(rest, rest - step)
+
+
+def _of_single(size: Tensor, step: Tensor) -> Tensor:
+    """In float64, where all multiples of the divisor that are needed have room."""
+    size, step = size.cast(dtypes.float64), step.cast(dtypes.float64)
+    digits = STEP[dtypes.float32]
+    for place in range(math.ceil(FARTHEST / digits), -1, -1):
+        size = _off(size, step * 2.0 ** (digits * place))
+    return size.cast(dtypes.float32)
+
+
+def _of_double(size: Tensor, step: Tensor) -> Tensor:
+    """One turn for quotients of up to 51 digits, as most are; in a kernel with loops, as some take forty."""
+    shape = tuple(int(s) for s in (size + step).shape)
+    digits = 2.0 ** STEP[dtypes.float64]
+
+    def body(k: Loops, out: UOp, size: UOp, step: UOp) -> None:
+        least = k.load(step, k.problem)
+        rest, multiple = k.variable(k.load(size, k.problem), out.dtype), k.variable(least, out.dtype)
+        last = k.variable(least, out.dtype)
+
+        def has_room() -> UOp:
+            return (k.value(rest) * (1 / digits) < k.value(multiple)).logical_not()
+
+        with k.repeat(has_room):
+            k.set(multiple, has_room().where(k.value(multiple) * digits, k.value(multiple)))
+        with k.repeat(lambda: least < k.value(last)):
+            k.set(last, k.value(multiple))
+            k.set(rest, _off(k.value(rest), k.value(multiple)))
+            k.set(multiple, k.value(multiple) * (1 / digits))
+        k.store((out, k.problem, k.value(rest)))
+
+    size, step = (t.expand(shape).contiguous() for t in (size, step))
+    return run_each("fmod", body, zeros(shape, size.dtype), size, step)
+
+
+def fmod(a: Tensor, b: Tensor) -> Tensor:
+    size, step = m.absolute(a), m.absolute(b)
+    plain = (size < m.INF) & (step > 0)
+    inner = (plain & (step < m.INF)).where(size, 0.0), (plain & (step < m.INF)).where(step, 1.0)
+    if a.dtype == dtypes.float32 and m.widest_float() == dtypes.float64:
+        rest = _of_single(*inner)
+    elif math.prod((a + b).shape):
+        rest = _of_double(*inner)
+    else:
+        rest = size + step
+    rest = step.eq(m.INF).where(size, rest)
+    return (plain & b.isnan().logical_not()).where(m.copysign(rest, a), m.NAN)
+
+
+def differ_in_sign(rest: Tensor, b: Tensor) -> Tensor:
+    return rest.ne(0) & ((rest < 0) ^ (b < 0))
+
+
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    rest = fmod(a, b)
+    return differ_in_sign(rest, b).where(rest + b, rest)
+
+
+def floor_divide(a: Tensor, b: Tensor, rounded=lambda x: x) -> Tensor:
+    """As the CPU computes it, which rounds each step of a half type."""
+    rest = rounded(fmod(a, b))
+    quotient = rounded(rounded(a - rest) / b)
+    quotient = differ_in_sign(rest, b).where(rounded(quotient - 1.0), quotient)
+    whole = m.floor(quotient)
+    whole = (rounded(quotient - whole) > 0.5).where(rounded(whole + 1.0), whole)
+    whole = quotient.eq(0).where(m.copysign(m.constant(0.0, a.dtype).expand((a / b).shape), a / b), whole)
+    return b.eq(0).where(a / b, whole)
