@@ -13,7 +13,7 @@ from types import FunctionType
 
 import tinygrad.codegen as codegen
 from tinygrad.dtype import DType, dtypes
-from tinygrad.renderer.cstyle import ClangRenderer, CUDARenderer
+from tinygrad.renderer.cstyle import ClangRenderer, CStyleLanguage, CUDARenderer
 from tinygrad.uop import symbolic as rules
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 
@@ -118,6 +118,15 @@ def _fma(double: str, single: str):
     return render
 
 
+def _negative(x: str, dtype: DType) -> str:
+    """In brackets: C reads a - -b without them as a decrement, and such differences are not simplified any more."""
+    return f"(-{x})"
+
+
+def _with_subclasses(renderer: type[CStyleLanguage]) -> list[type[CStyleLanguage]]:
+    return [renderer, *(found for subclass in renderer.__subclasses__() for found in _with_subclasses(subclass))]
+
+
 def _defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
     return ["#pragma STDC FP_CONTRACT OFF", *_plain_defines(self, uops)]
 
@@ -134,5 +143,7 @@ _plain_late_rules = codegen.get_late_rewrite_patterns
 _plain_defines = ClangRenderer._render_defines
 codegen.get_late_rewrite_patterns = _late_rules
 ClangRenderer._render_defines = _defines
+for _renderer in _with_subclasses(CStyleLanguage):
+    _renderer.code_for_op = {**_renderer.code_for_op, Ops.NEG: _negative}
 ClangRenderer.code_for_op = {**ClangRenderer.code_for_op, Ops.MULACC: _fma("__builtin_fma", "__builtin_fmaf")}
 CUDARenderer.code_for_op = {**CUDARenderer.code_for_op, Ops.MULACC: _fma("fma", "fmaf")}
