@@ -269,13 +269,23 @@ struct Draw {
   }
 };
 
+// As a value of the dtype holds it.
+template <class T>
+T rounded(T value, at::ScalarType dtype) {
+  if (dtype == at::kHalf) return static_cast<T>(static_cast<at::Half>(static_cast<float>(value)));
+  if (dtype == at::kBFloat16) return static_cast<T>(static_cast<at::BFloat16>(static_cast<float>(value)));
+  return value;
+}
+
+// What would round up to the bound that is left out is the other bound, whose share is the smaller for rounding.
 void uniform(Draw& d) {
   const double from = d.number("from"), to = d.number("to");
   const at::ScalarType dtype = d.dtype();
   d.each_real([&](uint64_t word, auto zero) {
     using T = decltype(zero);
-    const T low = static_cast<T>(from), span = static_cast<T>(to) - low;
-    return low + unit<T>(word, dtype) * span;
+    const T low = static_cast<T>(from), high = static_cast<T>(to);
+    const T value = low + unit<T>(word, dtype) * (high - low);
+    return rounded(value, dtype) == rounded(high, dtype) ? low : value;
   });
 }
 

@@ -90,7 +90,7 @@ def gaussian(rng: Random, shape: tuple[int, ...], dtype: DType) -> Tensor:
     else:
         first, second = (bits.reshape(shape) for bits in rng.pair(count_of(shape)))
         radius, angle = fraction(first, 23) + 2.0**-24, fraction(second, 24)
-    return (-2.0 * radius.log()).sqrt() * m.sin_pi(angle * 2.0 - 1.0)
+    return (-2.0 * e.log(radius)).sqrt() * m.sin_pi(angle * 2.0 - 1.0)
 
 
 def integers(rng: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor:
@@ -107,9 +107,11 @@ def integers(rng: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor
 
 @lowers(aten.uniform.default, lifts=("from", "to"))
 def uniform(x, low=0.0, high=1.0, *, meta, rng):
-    dtype = widen(meta[0].tiny)
+    """What would round up to the bound that is left out is the other bound, whose share is the smaller for rounding."""
+    result, dtype = meta[0].tiny, widen(meta[0].tiny)
     low, high = operand(low, dtype), operand(high, dtype)
-    return low + unit(rng, meta[0].shape, meta[0].tiny) * (high - low)
+    drawn = low + unit(rng, meta[0].shape, result) * (high - low)
+    return drawn.cast(result).cast(dtype).eq(high.cast(result).cast(dtype)).where(low, drawn)
 
 
 @lowers(aten.rand.default, aten.rand.generator, aten.rand_like.default, aten.rand_like.generator)
@@ -150,13 +152,13 @@ def log_normal(x, mean=1.0, std=2.0, *, meta, rng):
 
 @lowers(aten.exponential.default, lifts=("lambd",))
 def exponential(x, rate=1.0, *, meta, rng):
-    return -open_unit(rng, meta[0].shape, meta[0].tiny).log() / operand(rate, widen(meta[0].tiny))
+    return -e.log(open_unit(rng, meta[0].shape, meta[0].tiny)) / operand(rate, widen(meta[0].tiny))
 
 
 @lowers(aten.geometric.default, lifts=("p",))
 def geometric(x, p, *, meta, rng):
     dtype = dtypes.float64 if meta[0].dtype == torch.float64 else dtypes.float32
-    trials = open_unit(rng, meta[0].shape, dtype).log() / e.log1p(-operand(p, dtype))
+    trials = e.log(open_unit(rng, meta[0].shape, dtype)) / e.log1p(-operand(p, dtype))
     return m.maximum(-m.floor(-trials), m.constant(1.0, dtype))
 
 
@@ -318,7 +320,7 @@ def multinomial(weights, samples, replacement=False, *, meta, rng):
     """The largest of weight / exponential is a draw by weight, and the next ones are draws without replacement."""
     table = weights.reshape(-1, weights.shape[-1]).cast(widen(weights.dtype))
     if samples == 1 or not replacement:
-        race = (table / -open_unit(rng, table.shape, table.dtype).log()).contiguous()
+        race = (table / -e.log(open_unit(rng, table.shape, table.dtype))).contiguous()
         if samples > FEW_DRAWS:
             return LOWERINGS["aten::topk"].function(race, samples, 1, True, True)[1].reshape(meta[0].shape)
         drawn = []
