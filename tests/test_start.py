@@ -12,6 +12,8 @@ pytestmark = pytest.mark.skipif(not is_host(), reason="other devices are opened 
 
 PROGRAM = """
 import json, sys, torch
+from torch_tinygrad import facts
+facts.PACKAGED = facts.PACKAGED.with_name("none")
 model = torch.nn.Linear(4, 3).to("tiny")
 with torch.no_grad():
     model.weight.copy_(torch.arange(12.0).view(3, 4))
@@ -46,6 +48,7 @@ def test_what_is_kept_is_what_the_compiler_s_tables_say(filled):
     code = """
     import json, sys, torch
     from torch_tinygrad import facts
+    facts.PACKAGED = facts.PACKAGED.with_name("none")
     kept, imported = facts.facts(), "tinygrad" in sys.modules
     same = kept == facts.gathered()
     print(json.dumps([same, imported, len(kept.lifts), len(kept.recorded), "BEAM" in kept.settings]))
@@ -78,3 +81,24 @@ def test_damaged_facts_are_gathered_again(filled, tmp_path, damage):
 def test_settings_of_tinygrad_make_other_programs(filled):
     done = run(PROGRAM, TORCH_TINY_CACHE=str(filled[0]), TORCH_TINY_COMPILE="always", NOOPT="1")
     assert json.loads(done.stdout)[2] == 0, done.stderr
+
+
+def test_facts_that_came_with_the_package_are_used_while_they_are_true(tmp_path):
+    code = f"""
+    import json, sys, torch
+    from pathlib import Path
+    from torch_tinygrad import facts
+    facts.PACKAGED = Path({str(tmp_path / "facts.json")!r})
+    if not facts.PACKAGED.exists():
+        facts.write_packaged()
+        facts.PACKAGED.write_text(facts.PACKAGED.read_text().replace('"BEAM"', '"BEAM", "OURS"'))
+        print(json.dumps(None))
+    else:
+        found = facts.facts()
+        print(json.dumps(["OURS" in found.settings, "tinygrad" in sys.modules]))
+    """
+    outcome("0", code)
+    assert outcome("0", code) == [True, False]
+    stale = (tmp_path / "facts.json").read_text().replace('"of": "', '"of": "0')
+    (tmp_path / "facts.json").write_text(stale)
+    assert outcome("0", code) == [False, True]

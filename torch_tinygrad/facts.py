@@ -1,7 +1,8 @@
 """What the recorder and the cache must know about the compiler, without importing it.
 
-They are gathered from the compiler's own tables, and kept on disk under the state of all source that they come from: a
-process then starts without tinygrad, which takes a second to import, until the first trace is to be compiled.
+They are gathered from the compiler's own tables, when the package is built and whenever its source has changed since,
+and kept under the state of all source that they come from. A process then starts without tinygrad, which takes half a
+second to import, until the first trace is to be compiled.
 """
 
 from __future__ import annotations
@@ -28,16 +29,21 @@ class Facts:
 
 
 @functools.cache
-def source() -> str:
-    """A digest of versions and of our own source."""
+def _python() -> str:
+    """A digest of versions and of our own source in Python."""
     found = hashlib.blake2b(digest_size=16)
     parts = [torch.__version__.encode(), _tinygrad().encode()]
     parts += [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    built = os.stat(_C.__file__)
-    parts.append(f"{built.st_size} {built.st_mtime_ns}".encode())
     for part in parts:
         found.update(part + b"\0")
     return found.hexdigest()
+
+
+@functools.cache
+def source() -> str:
+    """A digest of versions and of all our own source."""
+    built = os.stat(_C.__file__)
+    return f"{_python()} {built.st_size} {built.st_mtime_ns}"
 
 
 def _tinygrad() -> str:
@@ -64,10 +70,26 @@ def gathered() -> Facts:
 
 
 _KEY = b"facts".ljust(16)
+PACKAGED = Path(__file__).with_name("facts.json")
+
+
+def write_packaged() -> None:
+    """When the extension is built."""
+    PACKAGED.write_text(json.dumps({"of": _python(), **asdict(gathered())}))
+
+
+def _packaged() -> Facts | None:
+    try:
+        data = json.loads(PACKAGED.read_text())
+        return Facts(**data) if data.pop("of") == _python() else None
+    except (OSError, ValueError, TypeError, KeyError):  # none, or damaged
+        return None
 
 
 @functools.cache
 def facts() -> Facts:
+    if (packaged := _packaged()) is not None:
+        return packaged
     from . import cache
 
     _C.set_disk_cache(cache.folder(), source(), cache.BOUND)
