@@ -1,5 +1,7 @@
 """Systems that lack something: a home, a place to write, a compiler. The device works, and says what is missing."""
 
+from pathlib import Path
+
 import pytest
 
 from torch_tinygrad.choice import is_host
@@ -37,10 +39,12 @@ def test_home_is_missing_or_cannot_be_written(home):
     environment = {"TORCH_TINY_CACHE": "", "XDG_CACHE_HOME": ""}
     done = run(code, **environment, **({} if home is None else {"HOME": home}))
     assert done.stdout == "works\n" and done.stderr == "", done.stderr
+    assert not Path("tinygrad").exists()  # nothing was written to the current folder instead
 
 
 @pytest.mark.skipif(not is_host(), reason="other devices have compilers of their own")
-def test_without_a_compiler_everything_works_with_one_warning():
+@pytest.mark.parametrize("mode", ["auto", "always"])
+def test_without_a_compiler_everything_works_with_one_warning(mode):
     code = f"""
 import sys, warnings
 sys.modules["ziglang"] = None
@@ -51,5 +55,5 @@ import torch
 texts = [str(w.message) for w in caught if "clang" in str(w.message)]
 print(len(texts), "PATH" in texts[0], "pip install ziglang" in texts[0], torch.tiny.stats()["compiles"])
 """
-    done = run(code, CC="", PATH="/nowhere", CACHELEVEL="0")
+    done = run(code, CC="", PATH="/nowhere", CACHELEVEL="0", TORCH_TINY_COMPILE=mode)
     assert done.stdout == "1 True True 0\n", done.stdout + done.stderr

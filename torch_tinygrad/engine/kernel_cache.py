@@ -16,10 +16,18 @@ _connection: sqlite3.Connection | None = None
 _process = 0
 
 
+def _place() -> str:
+    """tinygrad takes an empty `XDG_CACHE_HOME`, which means that there is none, for the current folder."""
+    if os.environ.get("CACHEDB") or os.environ.get("XDG_CACHE_HOME") != "":
+        return helpers.CACHEDB
+    return os.path.expanduser("~/.cache/tinygrad/cache.db")
+
+
 def _opened() -> sqlite3.Connection:
     try:
-        os.makedirs(os.path.dirname(helpers.CACHEDB), exist_ok=True)
-        connection = sqlite3.connect(helpers.CACHEDB, timeout=60, isolation_level="IMMEDIATE", check_same_thread=False)
+        place = _place()
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        connection = sqlite3.connect(place, timeout=60, isolation_level="IMMEDIATE", check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
         connection.execute("PRAGMA synchronous=NORMAL")
         return connection
