@@ -30,11 +30,16 @@ def prepare() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from . import _C, cache, data_dependent, ops
-    from .choice import chosen_device, is_host
+    from .choice import chosen_device, is_host, open_chosen
     from .facts import facts
     from .service import requests
     from .trace.nodes import Number, Region, Storage, Trace
 
+    if not is_host():
+        from .engine.devices import lacking
+
+        open_chosen()
+        _C.set_lacking(chosen_device(), lacking())
     hooks = {
         "op_traits": ops.op_traits,
         "warn_fallback": ops.warn_fallback,

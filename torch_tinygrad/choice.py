@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def named(setting: str) -> str:
@@ -48,13 +49,45 @@ TRACES: dict[str, Callable[[], bool]] = {
 
 
 def _opens(device: str) -> bool:
+    """Whether it is there, and other hardware than the CPU, which tinygrad drives better by itself than by OpenCL."""
     from tinygrad import Device
 
     try:
-        Device[device]
+        opened = Device[device]
     except Exception:
         return False
-    return True
+    return device != "CL" or not _is_opencl_cpu(opened)
+
+
+def _is_opencl_cpu(opened: Any) -> bool:
+    import ctypes
+
+    from tinygrad.runtime.autogen import opencl as cl
+
+    kind = ctypes.c_uint64()
+    cl.clGetDeviceInfo(opened.cl_dev, cl.CL_DEVICE_TYPE, 8, ctypes.byref(kind), None)
+    return bool(kind.value & cl.CL_DEVICE_TYPE_CPU)
+
+
+def there_are() -> list[str]:
+    """The devices that can be named here. Finding out opens them."""
+    from tinygrad import Device
+
+    return list(Device.get_available_devices())
+
+
+def open_chosen() -> None:
+    """Raises where the device that was named is not there."""
+    from tinygrad import Device
+
+    device = chosen_device()
+    try:
+        Device[device]
+    except Exception as error:
+        known = f"it found no {device}" if device in Device._devices else f"it knows no {device}"
+        reason = str(error).partition("\n")[0]
+        text = f"tiny: DEV={os.environ['DEV']} asks tinygrad for {device}, but {known} ({reason})."
+        raise RuntimeError(f"{text} There are: {', '.join(there_are())}.") from None
 
 
 @functools.cache
@@ -64,9 +97,9 @@ def chosen_device() -> str:
         return device
     if sys.platform in ("linux", "darwin"):
         return next((device for device, is_there in TRACES.items() if is_there() and _opens(device)), "CPU")
-    from tinygrad import Device
+    from tinygrad.device import ALL_DEVICES
 
-    return Device.DEFAULT
+    return next(device for device in ALL_DEVICES if _opens(device))
 
 
 @functools.cache

@@ -17,6 +17,7 @@
 #include "recorder.h"
 #include "service.h"
 #include "storage.h"
+#include "types.h"
 #include "up.h"
 
 namespace py = pybind11;
@@ -113,6 +114,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "torch-tinygrad's runtime: recorder, storages, program runner.";
   m.def("set_prepare", &set_prepare);
   m.def("set_up", &set_up);
+  m.def("set_lacking", &set_lacking);
   m.def("register_recorder", &register_recorder);
   m.def("wait_for_autograd", &wait_for_autograd);
   m.def("onednn_multiplies_faster", &onednn_multiplies_faster);

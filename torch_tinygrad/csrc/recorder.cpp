@@ -18,6 +18,7 @@
 #include "numbers.h"
 #include "python.h"
 #include "ranges.h"
+#include "types.h"
 
 namespace tiny {
 namespace {
@@ -263,6 +264,7 @@ void Trace::clear() {
 // ---- entry points ----------------------------------------------------------------------------------------------
 
 at::Tensor make_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device) {
+  check_type(dtype);
   const c10::DeviceIndex previous = current_device();
   if (device != previous) set_current_device(device);
   at::Tensor t = at::detail::empty_strided_generic(sizes, strides, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);

@@ -15,6 +15,7 @@
 #include "device.h"
 #include "recorder.h"
 #include "storage.h"
+#include "types.h"
 
 namespace tiny {
 namespace {
@@ -27,12 +28,14 @@ c10::Device device_or_current(std::optional<c10::Device> device) {
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<c10::Device> device,
                  std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  check_type(c10::dtype_or_default(dtype));
   c10::DeviceGuard guard(device_or_current(device));
   return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                          std::optional<c10::Device> device, std::optional<bool>) {
+  check_type(c10::dtype_or_default(dtype));
   c10::DeviceGuard guard(device_or_current(device));
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
 }

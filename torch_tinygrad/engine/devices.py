@@ -11,6 +11,7 @@ from tinygrad.device import Buffer, BufferSpec
 from tinygrad.helpers import to_mv
 
 from torch_tinygrad import choice
+from torch_tinygrad.lower.registry import PART_OF, TO_TINY
 from torch_tinygrad.target import target
 
 from . import clang, kernel_cache
@@ -30,6 +31,12 @@ kernel_cache.apply()
 def device_name(index: int) -> str:
     """tinygrad's name for `tiny:index`."""
     return Device.DEFAULT if index == 0 else f"{Device.DEFAULT}:{index}"
+
+
+def lacking() -> list[torch.dtype]:
+    """The types of which there are no tensors on the device."""
+    parts = TO_TINY | {dtype: TO_TINY[part] for dtype, part in PART_OF.items()}
+    return [dtype for dtype, part in parts.items() if part in target().lacks]
 
 
 def activate(device: str) -> None:

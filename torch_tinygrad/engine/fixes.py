@@ -11,6 +11,7 @@ from dataclasses import replace
 import tinygrad.codegen as codegen
 from tinygrad.codegen import simplify
 from tinygrad.codegen.late import coalesce, gater
+from tinygrad.device import TinyELF
 from tinygrad.dtype import DType, bitcast, can_lossless_cast, dtypes
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad.schedule import indexing, rangeify
@@ -213,6 +214,13 @@ def _init_program(self: CPUProgram, device, code) -> None:
     self.runtimevars = {name: place for place, (name, *_) in enumerate(code.signature) if name == "core_id"}
 
 
+def _to_elf(self: UOp) -> TinyELF:
+    """A kernel's arguments numbered as they are passed: without those that its code does not use. OpenCL's runtime
+    looks for an argument at its number among all."""
+    made = _plain_to_elf(self)
+    return replace(made, signature=tuple((name, i, *rest) for i, (name, _, *rest) in enumerate(made.signature)))
+
+
 def _reads(src: UOp, base: UOp) -> bool:
     """Whether the kernel that computes `src` reads `base` itself: what is behind a stored value belongs to others."""
     seen, stack = set(), [src]
@@ -241,6 +249,8 @@ def _replaced(rules: PatternMatcher, old: Callable, new: Callable) -> PatternMat
     return PatternMatcher([(pattern, new if rule is old else rule) for pattern, rule in rules.patterns])
 
 
+_plain_to_elf = UOp.to_elf
+UOp.to_elf = _to_elf
 _plain_init_program = CPUProgram.__init__
 CPUProgram.__init__ = _init_program
 _parameter_numbers = PatternMatcher([(UPat(Ops.SINK, name="sink"), _numbered)])
