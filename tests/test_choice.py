@@ -43,3 +43,29 @@ def test_nothing_is_left_in_the_environment():
     """
     done = run(code, DEV="")
     assert done.stdout.strip() == "set()", done.stderr
+
+
+@pytest.mark.parametrize("device, is_known", [("CUDA", True), ("ABACUS", False)])
+def test_a_device_that_is_not_there_is_said_in_one_line(device, is_known):
+    from torch_tinygrad.choice import there_are
+
+    if device in there_are():
+        pytest.skip(f"{device} is here")
+    error = run("import torch; torch.ones(2, device='tiny')", DEV=device).stderr.splitlines()[-1]
+    assert f"DEV={device}" in error and ("it found no" if is_known else "it knows no") in error
+    assert error.endswith(f"There are: {', '.join(there_are())}.")
+
+
+def test_opencl_on_the_cpu_does_not_beat_the_cpu():
+    """Where the system shows a graphics card, but OpenCL only knows the CPU."""
+    code = """
+    from torch_tinygrad import choice
+    choice.TRACES = {device: lambda device=device: device == "CL" for device in choice.TRACES}
+    try:
+        from tinygrad import Device
+        print(choice._is_opencl_cpu(Device["CL"]), choice.chosen_device())
+    except Exception:
+        print(True, choice.chosen_device())
+    """
+    is_cpu, chosen = run(code, DEV="").stdout.split()
+    assert chosen == ("CPU" if is_cpu == "True" else "CL")

@@ -19,7 +19,7 @@ from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu, recursive_property
 from tinygrad.uop.symbolic import pm_data_invalid, sym, symbolic, symbolic_simple
 
-from . import clang, kernel_cache
+from . import clang, kernel_cache, pairs, wgsl
 from . import exact as exact
 
 
@@ -261,6 +261,8 @@ def apply() -> None:
     """Safe to call more than once."""
     kernel_cache.apply()
     clang.provide()
+    pairs.apply()
+    wgsl.apply()
     if codegen.pm_move_gates_from_index is gater.pm_move_gates_from_index:
         codegen.pm_move_gates_from_index = _gates()
     if codegen.pm_simplify_add_image is coalesce.pm_simplify_add_image:
