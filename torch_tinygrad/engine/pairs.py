@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.decomp import dtype as decompositions
 from tinygrad.dtype import DType, dtypes
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 
 Pair = tuple[UOp, UOp]  # the lower half, then the upper one
 
@@ -98,9 +98,18 @@ def _halves(op: Ops, dt: DType, *words: UOp):
     return _plain(op, dt, *words)
 
 
-_plain = decompositions.l2i
+def _short_index(x: UOp) -> UOp | None:
+    """tinygrad counts in 64 bits where a sum might not fit 32. A place in a buffer does."""
+    place = x.src[1]
+    if place.dtype not in decompositions.l2i_dt or place.tag is not None:
+        return None
+    return x.replace(src=(x.src[0], place.cast(dtypes.int32), *x.src[2:]))
+
+
+_plain, _plain_rules = decompositions.l2i, decompositions.pm_long_decomp
+_rules = PatternMatcher([(UPat((Ops.INDEX, Ops.SHRINK), name="x"), _short_index)]) + _plain_rules
 
 
 def apply() -> None:
     """Safe to call more than once."""
-    decompositions.l2i = _halves
+    decompositions.l2i, decompositions.pm_long_decomp = _halves, _rules
