@@ -6,13 +6,15 @@ PY := $(VENV)/bin/python
 CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
 MINUTES ?= 60
 
-.PHONY: all demo test lint fuzz conformance bench bench-gpu clean help
+.PHONY: all demo test test-devices render lint fuzz conformance bench bench-gpu clean help
 
 all: build
 
 help:
 	@echo "make demo         train a small CNN on cpu and on tiny, side by side"
 	@echo "make test         lint and the whole test suite"
+	@echo "make test-devices the suite on whatever of OpenCL, WebGPU, PYTHON and LLVM is here; DEVICES='CL WEBGPU'"
+	@echo "make render       code for AMD, METAL, CUDA and QCOM without the hardware"
 	@echo "make fuzz         random programs on both devices; MINUTES=60"
 	@echo "make conformance  PyTorch's operator database on both devices; ARGS='--op add --dtype float32'"
 	@echo "make bench        side-by-side benchmarks; ARGS='--only matmul'"
@@ -34,6 +36,9 @@ build: $(VENV)/built
 demo: build
 	$(PY) examples/demo.py $(ARGS)
 
+render: build
+	$(PY) -m tests.render $(ARGS)
+
 lint: build
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -42,6 +47,10 @@ lint: build
 
 test: lint
 	$(PY) -m pytest tests $(ARGS)
+	$(PY) -m tests.devices --selection
+
+test-devices: build
+	$(PY) -m tests.devices $(DEVICES) $(if $(ARGS),-- $(ARGS))
 
 fuzz: build
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)

@@ -53,10 +53,13 @@ def synchronize(index: int) -> None:
 
 
 def allocate(device: str, nbytes: int, options: BufferSpec | None = None) -> Buffer:
+    wanted = f"tiny: out of memory: tried to allocate {nbytes} bytes on {device}"
+    if nbytes > (most := target(device).most_bytes):
+        raise torch.OutOfMemoryError(f"{wanted}, whose buffers have at most {most}")
     try:
         return Buffer(device, nbytes, dtypes.uint8, options=options).ensure_allocated()
     except MemoryError as error:
-        raise torch.OutOfMemoryError(f"tiny: out of memory: tried to allocate {nbytes} bytes on {device}") from error
+        raise torch.OutOfMemoryError(wanted) from error
 
 
 def new_buffer(index: int, nbytes: int) -> Buffer:

@@ -1,0 +1,147 @@
+"""Devices with memory of their own: moving to and from them, types, limits, the disk cache. Run on each device that a
+machine has by `make test-devices`; here on the device that is chosen."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+
+import pytest
+import torch
+
+from tests.differential import DEVICE, both, flush, normal
+from tests.models import Transformer, images, mlp, next_tokens, tiny_cnn, vectors
+from tests.processes import run
+from torch_tinygrad.engine.devices import lacking
+from torch_tinygrad.target import target
+
+ENDS = [0, 1, -1, 3, -7, 2**31 - 1, 2**31, -(2**31) - 1, 2**32 + 1, 2**53 + 1, 2**62, 2**63 - 1, -(2**63) + 1]
+
+
+def test_integers_of_64_bits_are_exact():
+    pairs = [(a, b) for a in ENDS for b in ENDS if b]
+    first, second = (torch.tensor(numbers) for numbers in zip(*pairs, strict=True))
+
+    def program(device):
+        a, b = first.to(device), second.to(device)
+        arithmetic = a + b, a - b, a * b, a // b, a % b, torch.div(a, b, rounding_mode="trunc"), torch.fmod(a, b)
+        return *arithmetic, a < b, a >> 5, a ^ b, a.sum(), a.sort().values, a.float(), (a % 1000).to(torch.int16)
+
+    both(program, schedules=("lazy",), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16], ids=str)
+def test_short_integers_wrap_before_they_are_used(dtype):
+    ends = torch.iinfo(dtype)
+    numbers = torch.linspace(ends.min, ends.max, 33).to(dtype)
+
+    def program(device):
+        a, b = numbers.to(device), numbers.flip(0).to(device)
+        return (a + b).float(), (a * b) > 5, (a - b).long(), (~a).int(), (a * 3) // 7, (a.int() * 1000).to(dtype).int()
+
+    both(program, schedules=("lazy",), rtol=0, atol=0)
+
+
+def test_conversions_of_large_floats_to_integers_are_exact():
+    numbers = torch.tensor([1e10, -1e10, 3.7, -3.7, 2.0**40 + 2**20, -(2.0**62), 2.0**32, -(2.0**31) - 256])
+    both(lambda device: (numbers.to(device).long(), (numbers.to(device).long() * 3).int()), rtol=0, atol=0)
+
+
+def test_types_that_the_hardware_lacks_are_refused_where_a_tensor_is_made():
+    for dtype in lacking():
+        with pytest.raises(TypeError, match=torch.tiny.get_device_name()):
+            torch.zeros(2, dtype=dtype, device=DEVICE)
+        with pytest.raises(TypeError, match="support"):
+            torch.zeros(2, device=DEVICE).to(dtype)
+    if torch.float64 in lacking():
+        name = torch.tiny.get_device_name()
+        words = f"Cannot convert a {name} Tensor to float64 dtype as the {name} framework doesn't support float64"
+        with pytest.raises(TypeError, match=words):
+            torch.zeros(2, dtype=torch.float64).to(DEVICE)
+
+
+def test_state_moves_between_devices(tmp_path):
+    torch.manual_seed(0)
+    model = mlp().to(DEVICE)
+    torch.save(model.state_dict(), tmp_path / "state")
+    other = mlp()
+    other.load_state_dict(torch.load(tmp_path / "state", map_location="cpu"))
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours.cpu(), theirs)
+    model.load_state_dict(mlp().state_dict())
+    model.load_state_dict(torch.load(tmp_path / "state", map_location=DEVICE))
+    x, _ = vectors(3)
+    torch.testing.assert_close(model(x.to(DEVICE)).cpu(), other(x))
+
+
+@pytest.mark.parametrize(
+    "make, batch", [(tiny_cnn, lambda: images(4, 8)), (Transformer, lambda: next_tokens(2))], ids=["cnn", "transformer"]
+)
+def test_training_gives_the_weights_of_the_cpu(make, batch):
+    def program(device):
+        torch.manual_seed(0)
+        model = make().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        inputs, classes = (t.to(device) for t in batch())
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), classes).backward()
+            optimizer.step()
+        return list(model.parameters())
+
+    both(program, schedules=("lazy",), rtol=1e-4, atol=1e-5)
+
+
+def test_sorting_and_scans_of_long_rows():
+    def program(device):
+        x = normal(3, 3000, device=device)
+        values, places = x.sort(dim=1)
+        return values, places, x.cumsum(1), x.cummax(1).values, x.topk(7).values, x.flatten().unique().shape[0]
+
+    both(program, schedules=("lazy",), rtol=1e-4, atol=1e-4)
+
+
+def test_programs_come_back_from_disk(tmp_path):
+    code = """
+    import torch
+    x = torch.arange(12.0, device="tiny").reshape(3, 4)
+    x[1] = 5
+    print((x.cumsum(0) * 2 + x.sort().values).tolist())
+    stats = torch.tiny.stats()
+    print(stats["compiles"], stats["loads"])
+    """
+    first, second = (run(code, TORCH_TINY_CACHE=str(tmp_path)) for _ in range(2))
+    (value, counts), (again, counts_again) = (done.stdout.splitlines() for done in (first, second))
+    assert value == again and counts.split()[1] == "0" and counts_again.split()[0] == "0", (counts, counts_again)
+
+
+def test_an_upload_does_not_depend_on_its_source_afterwards():
+    source = normal(1000)
+    expected = source.clone()
+    there = source.to(DEVICE)
+    source.zero_()
+    assert torch.equal(there.cpu(), expected)
+
+
+def test_the_same_seed_gives_the_same_numbers_on_every_device():
+    code = """
+    import torch
+    torch.manual_seed(5)
+    draws = [torch.rand(5, device="tiny"), torch.randn(5, device="tiny"), torch.randint(0, 2**40, (5,), device="tiny")]
+    print([number for draw in draws for number in draw.tolist()])
+    """
+    here, there = (run(code, **device).stdout for device in ({}, {"DEV": "CPU"}))
+    torch.testing.assert_close(literal_eval(here), literal_eval(there), rtol=1e-6, atol=1e-6)
+
+
+def test_more_operands_than_a_kernel_takes_are_added_up():
+    both(lambda device: sum((normal(5, seed=i, device=device) for i in range(40)), torch.zeros(5, device=device)))
+
+
+def test_a_buffer_larger_than_the_device_takes_is_refused():
+    most = target().most_bytes
+    if most >= 1 << 40:
+        pytest.skip("the device names no such bound")
+    with pytest.raises(torch.OutOfMemoryError, match=target().device):
+        large = torch.empty(most + 4096, dtype=torch.uint8, device=DEVICE)
+        large.fill_(1)
+        flush()
