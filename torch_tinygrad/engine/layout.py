@@ -10,7 +10,7 @@ from tinygrad.device import Buffer
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import UOp, buffers
 
-from .memory import plan
+from .memory import plan, shared_blocks
 from .order import base_buffer, bytes_of
 from .schedule import Schedule
 
@@ -53,8 +53,8 @@ def outermost(buffer: UOp, offset: int, inside: dict[UOp, tuple[UOp, int]]) -> t
 
 
 def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) -> Layout:
-    """Gives every operand of every call its place. Temporaries share one block, unless the device has no `views` of
-    parts of a buffer; buffers that are `made` while the program runs have places of their own."""
+    """Gives every operand of every call its place. Temporaries share one block, or several where the device has no
+    `views` of parts of a buffer; buffers that are `made` while the program runs have places of their own."""
     graph = schedule.graph
     calls = [(call.uop, get_call_arg_uops(call.uop)) for call in schedule.calls]
     based = [[outermost(*base_buffer(b), graph.space.inside) for b in arguments] for _, arguments in calls]
@@ -87,15 +87,14 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
                 layout.constants.append(buffer.buffer.ensure_allocated())
             else:
                 lifetimes.setdefault(buffer, [step, step])[1] = step
-    sizes = [bytes_of(b) for b in lifetimes]
+    spans = [(first, last, bytes_of(b)) for b, (first, last) in lifetimes.items()]
     if views:
-        spans = zip(lifetimes.values(), sizes, strict=True)
-        offsets, total = plan([(first, last, size) for (first, last), size in spans])
+        offsets, total = plan(spans)
         layout.temporaries = [total] if total else []
         places |= {b: Place(ARENA, 0, offset) for b, offset in zip(lifetimes, offsets, strict=True)}
     else:
-        layout.temporaries = sizes
-        places |= {b: Place(ARENA, i, 0) for i, b in enumerate(lifetimes)}
+        blocks, layout.temporaries = shared_blocks(spans)
+        places |= {b: Place(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
 
     for (call, arguments), located in zip(calls, based, strict=True):
         operands = []

@@ -24,3 +24,20 @@ def plan(lifetimes: list[tuple[int, int, int]]) -> tuple[list[int], int]:
         placed.append((first, last, at, at + size))
         arena = max(arena, at + size)
     return offsets, arena
+
+
+def shared_blocks(lifetimes: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
+    """Where no part of a buffer can be an operand: for each lifetime the number of a block of its own, and the blocks'
+    sizes. A block is taken again when its last reader has run, by what fits it best and wastes at most half of it."""
+    numbers = [0] * len(lifetimes)
+    sizes: list[int] = []
+    free_after: list[int] = []
+    for i in sorted(range(len(lifetimes)), key=lambda i: (lifetimes[i][0], -lifetimes[i][2])):
+        first, last, nbytes = lifetimes[i]
+        fitting = (b for b, size in enumerate(sizes) if free_after[b] < first and nbytes <= size <= 2 * nbytes)
+        block = min(fitting, key=sizes.__getitem__, default=len(sizes))
+        if block == len(sizes):
+            sizes.append(nbytes)
+            free_after.append(last)
+        numbers[i], free_after[block] = block, last
+    return numbers, sizes
