@@ -3,59 +3,99 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import _C
 from .choice import is_host
+from .memory import (
+    empty_cache,
+    ipc_collect,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from .streams import (
+    Device,
+    Event,
+    Stream,
+    StreamContext,
+    _set_stream_by_id,  # noqa: F401 (PyTorch calls it)
+    current_stream,
+    default_stream,
+    index_of,
+    set_stream,
+    stream,
+)
 
 __all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
+    "can_device_access_peer",
     "compile_mode",
     "current_device",
+    "current_stream",
+    "default_stream",
     "device",
     "device_count",
+    "device_of",
     "empty_cache",
     "get_amp_supported_dtype",
+    "get_device_capability",
     "get_device_name",
+    "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
+    "is_bf16_supported",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
     "reset_peak_memory_stats",
     "reset_stats",
     "seed",
     "set_device",
+    "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
+    "set_stream",
     "stats",
+    "stream",
     "synchronize",
     "wait_for_compiles",
 ]
 
-Device = torch.device | int | str | None
-
 # `torch.utils.checkpoint` keeps the generators' states only of device modules that say this.
 _initialized = True
-
-
-def _index(device: Device) -> int:
-    if device is None:
-        return _C.current_device()
-    if isinstance(device, int):
-        return device
-    device = torch.device(device)
-    if device.type != "tiny":
-        raise ValueError(f"Expected a tiny device, but got: {device}")
-    return _C.current_device() if device.index is None else device.index
 
 
 def is_available() -> bool:
@@ -88,14 +128,14 @@ def current_device() -> int:
 
 
 def set_device(device: Device) -> None:
-    _C.set_current_device(_index(device))
+    _C.set_current_device(index_of(device))
 
 
 class device(contextlib.ContextDecorator):
     """Context manager: makes `device` the current one inside it. A negative index or None changes nothing."""
 
     def __init__(self, device: Any):
-        self.index = -1 if device is None else _index(device)
+        self.index = -1 if device is None else index_of(device)
         self.previous = -1
 
     def __enter__(self) -> None:
@@ -107,18 +147,26 @@ class device(contextlib.ContextDecorator):
         _C.set_current_device(self.previous)
 
 
-def _devices_with_memory() -> Any:
-    """The engine's devices, if they are in use and have memory of their own."""
-    devices = sys.modules.get("torch_tinygrad.engine.devices")
-    return None if devices is None or is_host() else devices
+class device_of(device):
+    """Context manager: makes the device of a tensor the current one inside it, if it is one of ours."""
+
+    def __init__(self, tensor: torch.Tensor):
+        super().__init__(tensor.device if tensor.device.type == "tiny" else None)
+
+
+def _exchange_device(index: int) -> int:
+    previous = _C.current_device()
+    if index >= 0:
+        _C.set_current_device(index)
+    return previous
+
+
+_maybe_exchange_device = _exchange_device
 
 
 def synchronize(device: Device = None) -> None:
     """Runs everything pending and waits for it."""
-    index = _index(device)
-    _C.flush(index, "synchronize")
-    if (devices := _devices_with_memory()) is not None:
-        devices.synchronize(index)
+    torch.accelerator.synchronize(index_of(device))
 
 
 def stats() -> dict[str, Any]:
@@ -170,44 +218,45 @@ def wait_for_compiles(timeout: float | None = None) -> bool:
     return requests is None or requests.wait(timeout)
 
 
-def memory_allocated(device: Device = None) -> int:
-    """Bytes in buffers now. Pending values have none yet."""
-    return _C.memory_stats(_index(device))[0]
-
-
-def max_memory_allocated(device: Device = None) -> int:
-    return _C.memory_stats(_index(device))[1]
-
-
-def memory_reserved(device: Device = None) -> int:
-    """Bytes in buffers, and freed ones kept for reuse."""
-    allocated, _, cached = _C.memory_stats(_index(device))
-    return allocated + cached
-
-
-def reset_peak_memory_stats(device: Device = None) -> None:
-    _C.reset_peak(_index(device))
-
-
-def empty_cache() -> None:
-    """Gives freed buffers back to the system."""
-    _C.empty_cache()
-    if (devices := _devices_with_memory()) is not None:
-        devices.empty_cache()
-
-
 def get_device_name(device: Device = None) -> str:
     """tinygrad's name of the hardware, such as "CPU", "CUDA" or "METAL:1"."""
     from .engine.devices import device_name
 
-    return device_name(_index(device))
+    return device_name(index_of(device))
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    name: str
+    total_memory: int
+    multi_processor_count: int
+
+
+def get_device_properties(device: Device = None) -> DeviceProperties:
+    index = index_of(device)
+    processors = (os.cpu_count() or 1) if is_host() else 1
+    return DeviceProperties(get_device_name(index), mem_get_info(index)[1], processors)
+
+
+def get_device_capability(device: Device = None) -> dict[str, Any]:
+    """The types of which there can be tensors, as `torch.accelerator.get_device_capability` tells."""
+    return torch.accelerator.get_device_capability(index_of(device))
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    return torch.bfloat16 in get_device_capability()["supported_dtypes"]
+
+
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
+    """Whether devices read each other's memory: the host's units share theirs."""
+    return is_host() or index_of(device) == index_of(peer_device)
 
 
 # ---- random numbers ----
 
 
 def _generator(device: Device) -> torch.Generator:
-    return _C.default_generator(_index(device))
+    return _C.default_generator(index_of(device))
 
 
 def manual_seed(seed: int) -> None:

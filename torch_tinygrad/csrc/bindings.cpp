@@ -8,6 +8,9 @@
 #include "device.h"
 #include "disk.h"
 #include "flush.h"
+#include "host_memory.h"
+#include "host_views.h"
+#include "memory_stats.h"
 #include "policy.h"
 #include "products.h"
 #include "program.h"
@@ -144,12 +147,19 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
   m.def("forked", &forked);
   m.def("check_fork", &check_fork);
-  m.def("memory_stats", [](int device) {
-    const auto s = memory_stats(static_cast<c10::DeviceIndex>(device));
-    return py::make_tuple(s.allocated, s.peak, s.cached);
+  m.def("set_memory_limit", [](int device, size_t nbytes) { set_memory_limit(static_cast<c10::DeviceIndex>(device), nbytes); });
+  m.def("host_mappings", [] {
+    py::list all;
+    for (const HostMapping& mapping : host_mappings()) {
+      py::list stretches;
+      for (const auto& s : mapping.stretches) stretches.append(py::make_tuple(reinterpret_cast<uintptr_t>(s.begin), s.size, s.in_use));
+      all.append(py::make_tuple(reinterpret_cast<uintptr_t>(mapping.begin), mapping.size, stretches));
+    }
+    return all;
   });
-  m.def("reset_peak", [](int device) { reset_peak(static_cast<c10::DeviceIndex>(device)); });
-  m.def("empty_cache", &empty_cache);
+  m.def(
+      "host_view", [](const at::Tensor& t) { return host_view(t, "a view on the host"); }, py::call_guard<py::gil_scoped_release>(),
+      "A CPU tensor on the same memory, or, where that is the device's own, a copy.");
   m.def(
       "buffer_address", [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host); },
       "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");

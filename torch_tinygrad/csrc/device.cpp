@@ -1,4 +1,4 @@
-// Guard, hooks and generators: PyTorch's view of the device. No values are touched here.
+// Hooks and generators: PyTorch's view of the device. No values are touched here.
 #include "device.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -6,12 +6,12 @@
 #include <ATen/Utils.h>
 #include <ATen/core/TensorBody.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pthread.h>
 
 #include <atomic>
 #include <mutex>
 
+#include "pinned_memory.h"
 #include "recorder.h"
 #include "storage.h"
 
@@ -22,35 +22,6 @@ constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 std::atomic<c10::DeviceIndex> count{1};
 thread_local c10::DeviceIndex current = 0;
 std::atomic<bool> in_forked_child{false};
-
-struct Guard final : c10::impl::DeviceGuardImplInterface {
-  c10::DeviceType type() const override { return kType; }
-  c10::Device getDevice() const override { return {kType, current}; }
-  void setDevice(c10::Device device) const override { set_current_device(device.index()); }
-  void uncheckedSetDevice(c10::Device device) const noexcept override {
-    if (device.index() >= 0) current = device.index();
-  }
-  c10::Device exchangeDevice(c10::Device device) const override {
-    const c10::Device previous = getDevice();
-    if (device.index() >= 0) set_current_device(device.index());
-    return previous;
-  }
-  c10::DeviceIndex deviceCount() const noexcept override { return count; }
-
-  // One stream a device: work is ordered by recording it.
-  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
-  c10::Stream getNewStream(c10::Device device, int) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return c10::Stream(c10::Stream::DEFAULT, stream.device()); }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream& stream) const override { flush(stream.device_index(), "stream synchronize"); }
-  void synchronizeDevice(const c10::DeviceIndex device) const override { flush(device, "synchronize"); }
-  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
-};
-C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 // A counter-based stream: (seed, offset). Its state is those two numbers.
 struct Generator final : at::GeneratorImpl {
@@ -102,9 +73,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return previous;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return device < 0 ? current : exchangeDevice(device); }
-  // Pinned memory speeds up copies between host and device memory; ordinary memory is as good here.
-  bool isPinnedPtr(const void*) const override { return false; }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::DeviceType::CPU); }
+  bool isPinnedPtr(const void* address) const override { return is_pinned(address); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     return at::make_generator<Generator>(device < 0 ? current : device);
@@ -128,6 +98,10 @@ void set_current_device(c10::DeviceIndex device) {
   TORCH_CHECK(device >= 0 && device < count, "tiny: invalid device index ", static_cast<int>(device), ": there ",
               count == 1 ? "is 1 device" : "are " + std::to_string(count) + " devices", ". TORCH_TINY_DEVICES sets their number.");
   current = device;
+}
+
+void set_current_device_unchecked(c10::DeviceIndex device) noexcept {
+  if (device >= 0) current = device;
 }
 
 bool forked() { return in_forked_child; }

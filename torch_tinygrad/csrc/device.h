@@ -10,6 +10,7 @@ c10::DeviceIndex device_count();
 void set_device_count(c10::DeviceIndex count);
 c10::DeviceIndex current_device();
 void set_current_device(c10::DeviceIndex device);
+void set_current_device_unchecked(c10::DeviceIndex device) noexcept;
 
 // Throws in a process forked from one that used the device.
 void check_fork();

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -66,9 +68,38 @@ class HostMemory {
     std::lock_guard<std::mutex> guard(mutex_);
     drop();
   }
-  size_t cached() {
+  HostMemoryStats stats() {
     std::lock_guard<std::mutex> guard(mutex_);
-    return cached_;
+    return stats_;
+  }
+  void reset_stats(void (Stat::*how)()) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    (stats_.mappings.*how)();
+    (stats_.reserved.*how)();
+  }
+  void limit(size_t nbytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    limit_ = nbytes;
+  }
+  std::vector<HostMapping> mappings() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::map<char*, size_t> kept;
+    for (const auto& [size, blocks] : free_)
+      for (void* block : blocks) kept[static_cast<char*>(block)] = size;
+    std::vector<HostMapping> all;
+    for (const auto& [begin, mapping] : mappings_) {
+      HostMapping described{begin, mapping.size, {}};
+      char *at = begin, *const end = begin + mapping.used;
+      for (auto it = kept.lower_bound(begin); at < end; ++it) {
+        char* const next = it == kept.end() ? end : std::min(it->first, end);
+        if (next > at) described.stretches.push_back({at, static_cast<size_t>(next - at), true});
+        if (next == end) break;
+        described.stretches.push_back({next, it->second, false});
+        at = next + it->second;
+      }
+      all.push_back(std::move(described));
+    }
+    return all;
   }
 
  private:
@@ -83,23 +114,28 @@ class HostMemory {
     if (free.empty()) {
       void* block = cut(size);
       if (block == nullptr) {
+        stats_.retries++;
         drop();
         block = cut(size);
       }
-      TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "tiny: out of memory: tried to allocate ", nbytes, " bytes");
+      stats_.failures += block == nullptr;
+      TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "tiny: out of memory: tried to allocate ", nbytes, " bytes", limit_text());
       return block;
     }
     void* block = free.back();
     free.pop_back();
-    cached_ -= size;
     return block;
   }
   void put_back(void* block, size_t nbytes) {
     const size_t size = size_class(nbytes);
     free_[size].push_back(block);
-    cached_ += size;
+  }
+  std::string limit_text() const {
+    if (limit_ == kNoLimit) return "";
+    return c10::str(" beside ", stats_.reserved.current, ", and this process may have ", limit_, " (set_per_process_memory_fraction)");
   }
   void* cut(size_t size) {
+    if (static_cast<size_t>(stats_.reserved.current) + size > limit_) return nullptr;
     const bool shares = size <= kLargestShared;
     auto it = shares ? mappings_.find(shared_) : mappings_.end();
     if (it == mappings_.end() || it->second.used + size > it->second.size) {
@@ -108,9 +144,11 @@ class HostMemory {
       if (begin == nullptr) return nullptr;
       it = mappings_.emplace(begin, Mapping{mapped}).first;
       if (shares) shared_ = begin;
+      stats_.mappings.increase(1);
     }
     char* block = it->first + it->second.used;
     it->second.used += size;
+    stats_.reserved.increase(size);
     return block;
   }
   Mapping& mapping_of(void* block) { return std::prev(mappings_.upper_bound(static_cast<char*>(block)))->second; }
@@ -123,9 +161,7 @@ class HostMemory {
         const Mapping& mapping = mapping_of(block);
         return mapping.free == mapping.used;
       };
-      const size_t before = blocks.size();
       blocks.erase(std::remove_if(blocks.begin(), blocks.end(), unused), blocks.end());
-      cached_ -= (before - blocks.size()) * size;
     }
     for (auto it = mappings_.begin(); it != mappings_.end();) {
       const auto& [begin, mapping] = *it;
@@ -133,13 +169,17 @@ class HostMemory {
         ++it;
       } else {
         munmap(begin, mapping.size);
+        stats_.mappings.decrease(1);
+        stats_.reserved.decrease(mapping.used);
         it = mappings_.erase(it);
       }
     }
   }
 
   std::mutex mutex_;
-  size_t cached_ = 0;
+  static constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+  size_t limit_ = kNoLimit;
+  HostMemoryStats stats_;
   std::unordered_map<size_t, std::vector<void*>> free_;
   std::unordered_map<void*, size_t> lent_;  // to ATen, which frees by address alone
   Mappings mappings_;
@@ -175,7 +215,10 @@ class CpuAllocator final : public c10::Allocator {
 void* take_host_memory(size_t nbytes) { return memory().take(nbytes); }
 void give_host_memory(void* block, size_t nbytes) { memory().give(block, nbytes); }
 void drop_host_memory() { memory().drop_unused(); }
-size_t cached_host_memory() { return memory().cached(); }
+HostMemoryStats host_memory_stats() { return memory().stats(); }
+void reset_host_memory_stats(void (Stat::*how)()) { memory().reset_stats(how); }
+void limit_host_memory(size_t nbytes) { memory().limit(nbytes); }
+std::vector<HostMapping> host_mappings() { return memory().mappings(); }
 
 AtenTakesHostMemory::AtenTakesHostMemory() {
   static CpuAllocator* const ours = [] {

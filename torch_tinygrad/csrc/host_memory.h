@@ -2,7 +2,10 @@
 // of their size, so that a training loop touches no fresh pages after its first steps.
 #pragma once
 
+#include <c10/core/Allocator.h>
+
 #include <cstddef>
+#include <vector>
 
 namespace tiny {
 
@@ -12,7 +15,28 @@ size_t size_class(size_t nbytes);
 void* take_host_memory(size_t nbytes);
 void give_host_memory(void* block, size_t nbytes);
 void drop_host_memory();  // returns to the system what no block in use shares a mapping with
-size_t cached_host_memory();
+
+using c10::CachingAllocator::Stat;
+struct HostMemoryStats {
+  Stat mappings, reserved;            // mappings, and bytes of the blocks that were cut from them, in use or kept
+  int64_t retries = 0, failures = 0;  // how often everything kept was returned first, and how often that was not enough
+};
+HostMemoryStats host_memory_stats();
+void reset_host_memory_stats(void (Stat::*how)());
+void limit_host_memory(size_t nbytes);  // of blocks
+
+// A mapping, and the stretches of it that are in use or kept for the next of their size.
+struct HostMapping {
+  struct Stretch {
+    const char* begin;
+    size_t size;
+    bool in_use;
+  };
+  const char* begin;
+  size_t size;
+  std::vector<Stretch> stretches;
+};
+std::vector<HostMapping> host_mappings();
 
 // While one lives, what ATen allocates on the CPU in this thread comes from this memory.
 class AtenTakesHostMemory {

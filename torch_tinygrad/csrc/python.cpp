@@ -10,6 +10,7 @@
 #include <atomic>
 
 #include "device.h"
+#include "memory_stats.h"
 #include "recorder.h"
 #include "up.h"
 
@@ -20,7 +21,8 @@ namespace {
 
 // The Python side, set once at import. Never destroyed: the interpreter may be gone by then.
 struct Up {
-  py::object op_traits, warn_fallback, compile, request, load, new_buffer, upload, download, Region, Number, Storage, Trace;
+  py::object op_traits, warn_fallback, compile, request, load, new_buffer, upload, download, synchronize, empty_cache, memory_info, Region,
+      Number, Storage, Trace;
   bool host;
 };
 Up* up = nullptr;
@@ -168,19 +170,10 @@ void ensure_ready() {
 }
 
 void set_up(const py::dict& hooks, bool host) {
-  up = new Up{hooks["op_traits"],
-              hooks["warn_fallback"],
-              hooks["compile"],
-              hooks["request"],
-              hooks["load"],
-              hooks["new_buffer"],
-              hooks["upload"],
-              hooks["download"],
-              hooks["Region"],
-              hooks["Number"],
-              hooks["Storage"],
-              hooks["Trace"],
-              host};
+  up = new Up{hooks["op_traits"],   hooks["warn_fallback"], hooks["compile"],     hooks["request"],
+              hooks["load"],        hooks["new_buffer"],    hooks["upload"],      hooks["download"],
+              hooks["synchronize"], hooks["empty_cache"],   hooks["memory_info"], hooks["Region"],
+              hooks["Number"],      hooks["Storage"],       hooks["Trace"],       host};
 }
 
 OpTraits op_traits(const std::string& name) {
@@ -273,6 +266,7 @@ bool is_host(c10::DeviceIndex) { return the_up().host; }
 
 std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes) {
   if (is_host(device)) return host_buffer(device, nbytes);
+  check_memory_limit(device, nbytes);
   py::gil_scoped_acquire gil;
   return object_buffer(device, nbytes, the_up().new_buffer(static_cast<int>(device), nbytes).release().ptr());
 }
@@ -283,10 +277,29 @@ std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size
     std::memcpy(buffer->host, source, nbytes);
     return buffer;
   }
+  check_memory_limit(device, nbytes);
   py::gil_scoped_acquire gil;
   release_objects();
   const auto view = py::memoryview::from_memory(source, static_cast<ssize_t>(nbytes));
   return object_buffer(device, nbytes, the_up().upload(static_cast<int>(device), view).release().ptr());
+}
+
+void wait_for_device(c10::DeviceIndex device) {
+  if (!ready || is_host(device)) return;
+  py::gil_scoped_acquire gil;
+  the_up().synchronize(static_cast<int>(device));
+}
+
+void drop_device_memory() {
+  if (!ready || is_host(0)) return;
+  py::gil_scoped_acquire gil;
+  release_objects();
+  the_up().empty_cache();
+}
+
+std::pair<size_t, size_t> device_memory_info(c10::DeviceIndex device) {
+  py::gil_scoped_acquire gil;
+  return the_up().memory_info(static_cast<int>(device)).cast<std::pair<size_t, size_t>>();
 }
 
 void download(const Buffer& buffer, size_t offset, void* destination, size_t nbytes) {

@@ -61,6 +61,9 @@ class PythonError {
 bool is_host(c10::DeviceIndex device);
 std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes);
 std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size_t nbytes);
+void wait_for_device(c10::DeviceIndex device);  // until what was started on it has run
+void drop_device_memory();                      // that nothing uses
+std::pair<size_t, size_t> device_memory_info(c10::DeviceIndex device);
 void download(const Buffer& buffer, size_t offset, void* destination, size_t nbytes);
 
 }  // namespace tiny

@@ -2,6 +2,7 @@
 #include "storage.h"
 
 #include <Python.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 
 #include "device.h"
 #include "host_memory.h"
+#include "memory_stats.h"
 #include "python.h"
 
 namespace tiny {
@@ -54,19 +56,6 @@ class AddressSpace {
 AddressSpace& addresses() {
   static auto* space = new AddressSpace;
   return *space;
-}
-
-struct Counters {
-  std::atomic<int64_t> allocated{0}, peak{0};
-};
-Counters counters[kMaxDevices];
-
-void count(c10::DeviceIndex device, int64_t nbytes) {
-  Counters& c = counters[device];
-  const int64_t now = c.allocated.fetch_add(nbytes) + nbytes;
-  int64_t peak = c.peak.load();
-  while (now > peak && !c.peak.compare_exchange_weak(peak, now)) {
-  }
 }
 
 // Never destroyed: buffers and programs may outlive every static object.
@@ -114,7 +103,7 @@ void delete_context(void* opaque) {
   delete context;
 }
 
-class Allocator final : public c10::Allocator {
+class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
     check_fork();
@@ -129,6 +118,16 @@ class Allocator final : public c10::Allocator {
   void copy_data(void*, const void*, size_t) const override {
     TORCH_CHECK(false, "tiny: storages are copied by operators, not by address; use Tensor.copy_ or Tensor.clone");
   }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {
+    drop_host_memory();
+    drop_device_memory();
+  }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}  // work of all streams is in one order
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override { return device_stats(device); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { reset_accumulated(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return memory_info(device); }
 };
 Allocator the_allocator;
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &the_allocator);
@@ -145,7 +144,7 @@ Storage* storage_of(const c10::DataPtr& data) {
 }
 
 Buffer::~Buffer() {
-  count(device, -static_cast<int64_t>(nbytes));
+  count_buffer(device, -static_cast<int64_t>(nbytes));
   if (host != nullptr && !owner) give_host_memory(host, nbytes);
   if (object != nullptr) release_later(object);
 }
@@ -157,18 +156,18 @@ void release_later(PyObject* object) {
 
 std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes) {
   void* block = take_host_memory(nbytes);
-  count(device, static_cast<int64_t>(nbytes));
+  count_buffer(device, static_cast<int64_t>(nbytes));
   return std::make_shared<Buffer>(device, nbytes, block, nullptr);
 }
 
 std::shared_ptr<Buffer> adopted_buffer(c10::DeviceIndex device, size_t nbytes, c10::Storage owner) {
-  count(device, static_cast<int64_t>(nbytes));
+  count_buffer(device, static_cast<int64_t>(nbytes));
   void* const host = owner.mutable_data();
   return std::make_shared<Buffer>(device, nbytes, host, nullptr, std::move(owner));
 }
 
 std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, PyObject* object) {
-  count(device, static_cast<int64_t>(nbytes));
+  count_buffer(device, static_cast<int64_t>(nbytes));
   return std::make_shared<Buffer>(device, nbytes, nullptr, object);
 }
 
@@ -180,13 +179,5 @@ void release_objects() {
   }
   for (PyObject* object : objects) Py_DECREF(object);
 }
-
-void empty_cache() { drop_host_memory(); }
-
-MemoryStats memory_stats(c10::DeviceIndex device) {
-  return {counters[device].allocated, counters[device].peak, static_cast<int64_t>(cached_host_memory())};
-}
-
-void reset_peak(c10::DeviceIndex device) { counters[device].peak = counters[device].allocated.load(); }
 
 }  // namespace tiny

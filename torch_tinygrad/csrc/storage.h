@@ -59,13 +59,6 @@ Storage* storage_of(const c10::DataPtr& data);
 std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes);
 std::shared_ptr<Buffer> adopted_buffer(c10::DeviceIndex device, size_t nbytes, c10::Storage owner);
 std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, _object* object);
-void empty_cache();
-
-struct MemoryStats {
-  int64_t allocated = 0, peak = 0, cached = 0;
-};
-MemoryStats memory_stats(c10::DeviceIndex device);
-void reset_peak(c10::DeviceIndex device);
 
 // Python objects of buffers that died without the interpreter lock: released here.
 void release_objects();

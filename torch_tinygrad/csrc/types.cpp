@@ -25,9 +25,13 @@ void set_lacking(std::string device, const std::vector<at::ScalarType>& types) {
   for (const auto type : types) lacking().types[static_cast<size_t>(type)] = true;
 }
 
-void check_type(at::ScalarType dtype) {
+bool lacks(at::ScalarType dtype) {
   ensure_ready();
-  if (!lacking().types[static_cast<size_t>(dtype)]) return;
+  return lacking().types[static_cast<size_t>(dtype)];
+}
+
+void check_type(at::ScalarType dtype) {
+  if (!lacks(dtype)) return;
   const std::string& device = lacking().device;
   TORCH_CHECK_TYPE(dtype != at::kDouble, "Cannot convert a ", device, " Tensor to float64 dtype as the ", device,
                    " framework doesn't support float64. Please use float32 instead.");

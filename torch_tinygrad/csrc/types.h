@@ -12,6 +12,7 @@ namespace tiny {
 void set_lacking(std::string device, const std::vector<at::ScalarType>& types);
 
 // Refuses a type that the hardware lacks, in the words that PyTorch's MPS device has for it.
+bool lacks(at::ScalarType dtype);
 void check_type(at::ScalarType dtype);
 
 }  // namespace tiny

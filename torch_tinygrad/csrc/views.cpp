@@ -1,6 +1,8 @@
 // Views and allocation: ATen's own metadata kernels on the device's allocator. Nothing is recorded here.
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/resize_native.h>
@@ -26,18 +28,26 @@ c10::Device device_or_current(std::optional<c10::Device> device) {
   return {c10::DeviceType::PrivateUse1, device.has_value() && device->has_index() ? device->index() : current_device()};
 }
 
+// torch.utils.deterministic.fill_uninitialized_memory
+at::Tensor filled_if_asked(at::Tensor fresh) {
+  const auto& context = at::globalContext();
+  if (C10_UNLIKELY(context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()))
+    at::native::fill_empty_deterministic_(fresh);
+  return fresh;
+}
+
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<c10::Device> device,
                  std::optional<bool>, std::optional<at::MemoryFormat> format) {
   check_type(c10::dtype_or_default(dtype));
   c10::DeviceGuard guard(device_or_current(device));
-  return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
+  return filled_if_asked(at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                          std::optional<c10::Device> device, std::optional<bool>) {
   check_type(c10::dtype_or_default(dtype));
   c10::DeviceGuard guard(device_or_current(device));
-  return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
+  return filled_if_asked(at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
@@ -110,6 +120,7 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
+  m.impl("record_stream", [](at::Tensor&, c10::Stream) {});  // work of all streams is in one order
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);

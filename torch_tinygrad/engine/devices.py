@@ -52,6 +52,20 @@ def synchronize(index: int) -> None:
     Device[device_name(index)].synchronize()
 
 
+def memory_info(index: int) -> tuple[int, int]:
+    """Bytes that are free and all there are, where the driver tells."""
+    device = device_name(index)
+    if target(device).driver != "CUDA":
+        raise NotImplementedError(f"tiny: how much memory {device} has is not known: tinygrad does not ask its driver")
+    import ctypes
+
+    from tinygrad.runtime.ops_cuda import check, cuda
+
+    activate(device)
+    check(cuda.cuMemGetInfo_v2(ctypes.byref(free := ctypes.c_size_t()), ctypes.byref(total := ctypes.c_size_t())))
+    return free.value, total.value
+
+
 def allocate(device: str, nbytes: int, options: BufferSpec | None = None) -> Buffer:
     wanted = f"tiny: out of memory: tried to allocate {nbytes} bytes on {device}"
     if nbytes > (most := target(device).most_bytes):
