@@ -14,7 +14,7 @@ _kernels: torch.library.Library | None = None
 
 def load() -> None:
     """Cheap, as it runs in every `import torch`: tinygrad is imported only when a tensor is made on the device."""
-    from . import _C, tiny
+    from . import _C, dynamo, tiny
 
     torch.utils.rename_privateuse1_backend("tiny")
     torch._register_device_module("tiny", tiny)
@@ -23,6 +23,7 @@ def load() -> None:
     if mode := os.environ.get("TORCH_TINY_COMPILE"):
         tiny.compile_mode(mode)
     _C.set_prepare(prepare)
+    dynamo.register()
 
 
 def prepare() -> None:
