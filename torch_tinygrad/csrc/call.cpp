@@ -101,6 +101,8 @@ void hash_scalar_kind(Call& call, const c10::IValue& value) {
                (is_too_big ? 256 + 256 * fits(value, at::kFloat) : 0));
 }
 
+bool is_narrow(at::ScalarType dtype) { return c10::isIntegralType(dtype, /*includeBool=*/false) && c10::elementSize(dtype) < 8; }
+
 bool is_mask(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() &&
          (value.toTensor().scalar_type() == at::kBool || value.toTensor().scalar_type() == at::kByte);
@@ -124,6 +126,8 @@ void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
     }
     any = true;
     const at::Tensor mask = value.toTensor();
+    if (mask.scalar_type() == at::kByte)
+      TORCH_WARN("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
     for (int64_t j = 0; j < mask.dim(); j++)
       TORCH_CHECK_INDEX(dim + j < self.dim() && mask.size(j) == self.size(dim + j), "The shape of the mask ", mask.sizes(), " at index ", j,
                         " does not match the shape of the indexed tensor ", self.sizes(), " at index ", dim + j);
@@ -148,6 +152,16 @@ void check_index_put(const Call& call, const at::Tensor& self, const at::Tensor&
 }
 
 }  // namespace
+
+bool has_unfit_number(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  if (call.tensors.empty() || !is_narrow(call.tensors[0].scalar_type())) return false;
+  return std::any_of(args.begin(), args.end(), [&](const c10::IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined() || is_tiny(value.toTensor())) return false;
+    const at::Tensor& number = value.toTensor();
+    if (!number.unsafeGetTensorImpl()->is_wrapped_number() || number.scalar_type() != at::kLong) return false;
+    return !fits(c10::IValue(number.item().toLong()), call.tensors[0].scalar_type());
+  });
+}
 
 void gather(Call& call, torch::jit::Stack& stack, size_t base) {
   call.key = call.info.hash;
@@ -180,7 +194,7 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base) {
         }
         if (call.info.index) {
           expand_masks(call, slot, stack[base].toTensor());
-          if (call.info.writes) check_index_put(call, stack[base].toTensor(), stack[base + 2].toTensor());
+          if (call.masked) check_index_put(call, stack[base].toTensor(), stack[base + 2].toTensor());
         }
         auto list = slot.toList();
         call.key.add(list.size());
@@ -231,6 +245,7 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base) {
     }
   }
   if (call.device < 0) call.device = current_device();
+  if (has_unfit_number(call, torch::jit::last(stack, call.info.args.size()))) call.key.add(uint64_t{21});
   if (call.info.absolute) {
     call.aliased = true;
     for (const auto& t : call.tensors) call.key.add(static_cast<uint64_t>(t.storage_offset())), call.key.add(t.storage().nbytes());

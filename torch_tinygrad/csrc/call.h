@@ -28,4 +28,7 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base);
 
 void hash_value(Hash& key, const c10::IValue& value);
 
+// Whether some number that was given in place of a tensor has no equal in the first tensor's dtype: ATen refuses some.
+bool has_unfit_number(const Call& call, c10::ArrayRef<c10::IValue> args);
+
 }  // namespace tiny

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "assertions.h"
 #include "device.h"
 #include "direct.h"
 #include "disk.h"
@@ -205,7 +206,15 @@ void flush(c10::DeviceIndex device, const char* reason) {
   check_fork();
   DeviceLock lock;
   for (c10::DeviceIndex i = 0; i < device_count(); i++)
-    if (device < 0 || device == i) flush_trace(trace_of(i), reason);
+    if (device < 0 || device == i) {
+      try {
+        flush_trace(trace_of(i), reason);
+      } catch (...) {
+        if (trace_of(i).nodes.empty()) forget_assertions(i);
+        throw;
+      }
+      raise_assertions(i);
+    }
 }
 
 }  // namespace tiny

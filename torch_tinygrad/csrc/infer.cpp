@@ -13,16 +13,20 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "kernels_only.h"
 #include "python.h"
 #include "shape_rules.h"
+#include "shrink.h"
 
 namespace tiny {
 namespace {
 
 // Up to so many bytes of arguments, the CPU's own kernel is asked.
 constexpr size_t kMaxBytesOnCpu = size_t{1} << 20;
+// A small call's refusal is confirmed on the call itself up to so many.
+constexpr size_t kMaxBytesToConfirm = size_t{64} << 20;
 
 // While one lives, this thread computes alone. Autograd's threads infer too: helpers of their own beside the main thread's
 // would be more threads than processors to OpenMP, whose helpers then sleep between any two loops (waking them took 80 us
@@ -210,21 +214,29 @@ bool trusts_values(const OpInfo& info) { return info.name.rfind("aten::linalg_ld
 // Operators of our own have Meta kernels that say all there is to say.
 bool is_own(const OpInfo& info) { return info.name.rfind("tiny::", 0) == 0; }
 
-// The CPU's kernel on small arguments of the same geometry says everything exactly: layouts, and refusals with their
-// words. A refusal counts if it does not depend on the values, that is, if zeros and ones are refused alike.
-std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  if ((call.info.random && !call.info.takes_generator) || call.info.dynamic || call.masked || call.tensors.empty()) return std::nullopt;
-  if (trusts_values(call.info) || is_own(call.info)) return std::nullopt;
+// Whether the CPU's kernel may be asked with stand-ins for the arguments.
+bool asks_cpu(const Call& call) {
+  if ((call.info.random && !call.info.takes_generator) || call.info.dynamic || call.masked || call.tensors.empty()) return false;
+  return !trusts_values(call.info) && !is_own(call.info);
+}
+
+size_t bytes_of(const Call& call) {
   size_t bytes = 0;
   for (const auto& t : call.tensors) bytes += call.aliased ? t.storage().nbytes() : t.nbytes();
-  if (bytes > kMaxBytesOnCpu) return std::nullopt;
+  return bytes;
+}
+
+// The CPU's kernel on small arguments of the same geometry says everything exactly: layouts, and refusals with their
+// words. A refusal counts if it does not depend on the values, that is, if zeros and ones are refused alike.
+template <class MakeStandIns>
+std::optional<Inferred> run_on_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> args, MakeStandIns make) {
   const Alone alone;
   const KernelsOnly kernels_only;
   std::string refused;
   // Whether zeros were refused in the same words.
   auto refused_again = [&](const std::string& message) { return std::exchange(refused, message) == message; };
   for (const int64_t fill : {0, 1}) {
-    const std::vector<at::Tensor> tensors = stand_ins(call, c10::Device(c10::kCPU));
+    const std::vector<at::Tensor> tensors = make();
     for (const auto& t : tensors) fill_storage(t, fill);
     const std::vector<Shape> before = shapes_of(tensors);
     torch::jit::Stack stack = with_stand_ins(call, args, tensors, c10::Device(c10::kCPU));
@@ -245,13 +257,78 @@ std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IVal
   return std::nullopt;
 }
 
+std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  return run_on_stand_ins(call, args, [&] { return stand_ins(call, c10::Device(c10::kCPU)); });
+}
+
+// The CPU's refusals of a call that is too large to be tried as it is, from small ones of its structure. A refusal counts if
+// it says the same whatever the sizes are: others come from the shrinking, or Meta kernels find them too.
+void check_small(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  static std::mutex mutex;
+  static auto& accepted = *new std::unordered_set<Hash, HashHash>;
+  std::string refused;
+  for (const int variant : {0, 1}) {
+    const std::optional<SmallCall> small = shrink(call, args, variant);
+    if (!small) return;
+    {
+      std::lock_guard<std::mutex> guard(mutex);
+      if (accepted.count(small->structure)) return;
+    }
+    std::exception_ptr refusal;
+    std::string message;
+    try {
+      run_on_stand_ins(call, args, [&] { return small->tensors(); });
+      std::lock_guard<std::mutex> guard(mutex);
+      if (accepted.size() > 100000) accepted.clear();
+      accepted.insert(small->structure);
+      return;
+    } catch (const c10::Error& error) {
+      message = error.what_without_backtrace(), refusal = std::current_exception();
+    } catch (const std::exception& error) {
+      message = error.what(), refusal = std::current_exception();
+    }
+    if (variant == 0) {
+      refused = message;
+    } else if (message == refused) {
+      if (bytes_of(call) <= kMaxBytesToConfirm) {
+        infer_from_cpu(call, args);
+      } else {
+        std::rethrow_exception(refusal);
+      }
+    }
+  }
+}
+
+// What Meta kernels refuse, the CPU does in its own words, before it computes.
+std::optional<Inferred> in_words_of_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  const Alone alone;
+  const KernelsOnly kernels_only;
+  std::vector<at::Tensor> tensors;
+  try {
+    tensors = stand_ins(call, c10::Device(c10::kCPU));
+  } catch (const std::exception&) {
+    return std::nullopt;  // no memory
+  }
+  const std::vector<Shape> before = shapes_of(tensors);
+  torch::jit::Stack stack = with_stand_ins(call, args, tensors, c10::Device(c10::kCPU));
+  call.info.op.callBoxed(&stack);
+  return describe(stack, tensors, before);
+}
+
 Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  if (auto inferred = infer_from_cpu(call, args)) return *std::move(inferred);
+  const bool asks = asks_cpu(call), is_large = asks && bytes_of(call) > kMaxBytesOnCpu;
+  if (asks && !is_large) {
+    if (auto inferred = infer_from_cpu(call, args)) return *std::move(inferred);
+  } else if (is_large) {
+    check_small(call, args);
+  }
   try {
     return infer_from_meta(call, args);
   } catch (const NoMetaKernel&) {
     throw;
   } catch (const std::exception&) {
+    if (is_large)
+      if (auto inferred = in_words_of_cpu(call, args)) return *std::move(inferred);
     // Factories refuse bad arguments in the CPU's words too.
     if (call.tensors.empty()) {
       const KernelsOnly kernels_only;
@@ -265,6 +342,7 @@ Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
 // Of a call but for its sizes: operator, dtypes, ranks and contiguity of its tensors, types of its numbers.
 Hash structure_of(const Call& call, c10::ArrayRef<c10::IValue> args) {
   Hash hash = call.info.hash;
+  hash.add(uint64_t{has_unfit_number(call, args)});
   for (const auto& t : call.tensors)
     hash.add((static_cast<uint64_t>(t.scalar_type()) << 16) | (static_cast<uint64_t>(t.dim()) << 1) | (t.is_contiguous() ? 1 : 0));
   for (const auto& value : args) {

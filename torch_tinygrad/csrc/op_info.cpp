@@ -42,6 +42,7 @@ OpInfo* make_op_info(const c10::OperatorHandle& op) {
   info->ranges = range_rules(schema);
   info->indices = index_rules(schema);
   info->converted = converted_numbers(schema);
+  info->check = value_check(schema);
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto& argument = schema.arguments()[i];
     const auto* alias = argument.alias_info();

@@ -31,6 +31,9 @@ struct Range {
     return fits(low) && fits(high) && (next > previous || (next >= least && previous <= most));
   }
 
+  // Whether this may be one of the values.
+  bool may_be(int64_t value) const { return !empty() && (value == low || value == high || (value >= next && value <= previous)); }
+
   // Values of either.
   Range joined(const Range& other) const {
     if (empty() || other.empty()) return empty() ? other : *this;

@@ -129,13 +129,13 @@ Range absolute(const GivenArguments& given) {
 // (self, other): what is left of a division, with the sign of the divisor.
 Range remainder(const GivenArguments& given) {
   const Range other = given.range(1);
-  return other.low > 0 ? Range::of(0, other.high - 1) : Range::all();
+  return other.low > 0 && !other.empty() ? Range::of(0, other.high - 1) : Range::all();
 }
 
 // (self, other), rounded either way.
 Range quotient(const GivenArguments& given) {
   const Range self = given.range(0), other = given.range(1);
-  if (other.low < 1) return Range::all();
+  if (other.low < 1 || other.empty()) return Range::all();
   if (self.low >= 0) return Range::of(self.low / other.high, self.high / other.low);
   return Range::of(self.low, std::max<int64_t>(self.high, 0));
 }

@@ -82,8 +82,10 @@ Range range_at(const void* values, int64_t count, at::ScalarType dtype) {
 Range range_of(const at::Tensor& tensor) {
   const auto dtype = tensor.scalar_type();
   if (!is_integral(dtype)) return Range::all();
+  if (tensor.numel() == 0) return Range();
   const Contents& contents = storage_of(tensor.storage().data_ptr())->contents;
-  return contents.dtype == dtype || contents.range.empty() ? contents.range : range_of_dtype(dtype);
+  // What was never written may hold anything.
+  return contents.dtype == dtype && !contents.range.empty() ? contents.range : range_of_dtype(dtype);
 }
 
 Range range_of(const c10::IValue& value) {

@@ -305,6 +305,7 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   check_numbers(call, *inferred, torch::jit::last(*stack, count));
   check_indices(call, torch::jit::last(*stack, count));
+  if (info.check != nullptr) info.check(call, torch::jit::last(*stack, count));
   for (const auto& [tensor, shape] : inferred->resized) resize_written(call.tensors[tensor], shape);
   std::vector<at::Tensor> fresh;
   torch::jit::Stack results;

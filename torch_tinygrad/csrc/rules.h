@@ -36,10 +36,15 @@ struct IndexRule {
   bool wraps;                   // they do
 };
 
+// A look at the arguments' values before the call is recorded: raises what the CPU's kernel does when it meets them.
+struct Call;
+using ValueCheck = void (*)(const Call&, c10::ArrayRef<c10::IValue>);
+
 // A rule for each result, if there are any.
 std::vector<RangeRule> range_rules(const c10::FunctionSchema& schema);
 std::vector<IndexRule> index_rules(const c10::FunctionSchema& schema);
 std::vector<int> converted_numbers(const c10::FunctionSchema& schema);
+ValueCheck value_check(const c10::FunctionSchema& schema);
 
 // Rules are for all overloads of an operator, and for its form that writes in place.
 inline std::string_view rule_name(const c10::FunctionSchema& schema) {

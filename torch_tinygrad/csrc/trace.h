@@ -38,6 +38,7 @@ struct OpInfo {
   std::vector<RangeRule> ranges;   // of its results
   std::vector<IndexRule> indices;  // its arguments that select places in others
   std::vector<int> converted;      // its numbers that are converted to the dtype of the result
+  ValueCheck check = nullptr;      // of the values it refuses
 };
 const OpInfo& op_info(const c10::OperatorHandle& op);
 

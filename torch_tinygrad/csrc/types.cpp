@@ -31,6 +31,7 @@ bool lacks(at::ScalarType dtype) {
 }
 
 void check_type(at::ScalarType dtype) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!c10::isQIntType(dtype), "tiny: quantized tensors are not supported: quantize on the CPU");
   if (!lacks(dtype)) return;
   const std::string& device = lacking().device;
   TORCH_CHECK_TYPE(dtype != at::kDouble, "Cannot convert a ", device, " Tensor to float64 dtype as the ", device,

@@ -19,12 +19,21 @@ from torch_tinygrad.lower.registry import is_number, lowers
 aten = torch.ops.aten
 
 
+def divisor(a: Tensor, b: Tensor) -> Tensor:
+    """What to divide integers by, without what a processor traps on: zeros, which were refused when the call was
+    recorded but also lie beyond edges, and -1 under the lowest number, whose quotient is that number again."""
+    traps = b.eq(0)
+    if a.dtype.itemsize >= 4 and not dtypes.is_unsigned(a.dtype):
+        traps = traps | (b.eq(-1) & a.eq(constant(1 << (a.dtype.bitsize - 1), a.dtype)))
+    return traps.where(1, b)
+
+
 def fmod(a: Tensor, b: Tensor) -> Tensor:
-    return remainders.fmod(a, b) if dtypes.is_float(a.dtype) else a.fmod(b)
+    return remainders.fmod(a, b) if dtypes.is_float(a.dtype) else a.fmod(divisor(a, b))
 
 
 def remainder(a: Tensor, b: Tensor) -> Tensor:
-    return remainders.remainder(a, b) if dtypes.is_float(a.dtype) else a % b
+    return remainders.remainder(a, b) if dtypes.is_float(a.dtype) else a % divisor(a, b)
 
 
 def rounding_to(dtype: DType):
@@ -37,7 +46,7 @@ def floor_divide(a, b, *, meta):
     dtype = meta[0].tiny
     x, y = exact_numbers(dtype, a, b)
     if not dtypes.is_float(dtype):
-        return x // y
+        return x // divisor(x, y)
     is_whole = isinstance(b, Tensor) and b.ndim > 0
     return remainders.floor_divide(x, y, rounding_to(dtype)) if is_whole else remainders.floor_divide(x, y)
 
@@ -52,7 +61,7 @@ def divide_with_mode(a, b, *, meta, rounding_mode=None):
     if rounding_mode is None:
         return x / y
     if not dtypes.is_float(dtype):
-        return x.div(y, rounding_mode="trunc")
+        return x.div(divisor(x, y), rounding_mode="trunc")
     quotient = x / y
     return (rounding_to(dtype)(quotient) if isinstance(b, Tensor) and b.ndim else quotient).trunc()
 
@@ -95,10 +104,10 @@ def gcd(a: Tensor, b: Tensor) -> Tensor:
 
 def lcm(a: Tensor, b: Tensor) -> Tensor:
     """Narrow types multiply as C's int and wrap in the end."""
-    divisor = gcd(a, b)
+    common = gcd(a, b)
     if a.dtype.itemsize < 4:
-        a, b, divisor = (value.cast(dtypes.int32) for value in (a, b, divisor))
-    return m.absolute(divisor.eq(0).where(0, a.div(divisor.eq(0).where(1, divisor), rounding_mode="trunc") * b))
+        a, b, common = (value.cast(dtypes.int32) for value in (a, b, common))
+    return m.absolute(common.eq(0).where(0, a.div(divisor(a, common), rounding_mode="trunc") * b))
 
 
 @lowers(aten.nextafter.default)
