@@ -47,10 +47,21 @@ COMBINE: dict[str, Callable] = {
 }
 
 
+HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+def combined(how: str, old, new):
+    """Of tensors, or of loaded elements."""
+    if how not in ("sum", "prod") or old.dtype not in HALVES:
+        return COMBINE[how](old, new)
+    wide = dtypes.float32
+    return COMBINE[how](old.cast(wide), new.cast(wide)).cast(old.dtype)
+
+
 def accumulator(dtype: DType, how: str) -> DType:
     """The dtype in which repeated updates are combined."""
     if how in ("sum", "prod"):
-        if dtype in (dtypes.float16, dtypes.bfloat16):
+        if dtype in HALVES:
             return dtypes.float32
         if dtype == dtypes.bool:
             return dtypes.int32
@@ -58,15 +69,22 @@ def accumulator(dtype: DType, how: str) -> DType:
 
 
 def update(
-    base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...] | None = None
+    base: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | float,
+    how: str,
+    box: tuple[int, ...] | None = None,
+    rounds: bool = False,
 ) -> Tensor:
     """For every coordinate c of `box`, in order along `dim`: combines `src[c]` into `base` at c with `index[c]` in
-    place of c[dim]. `box` is the shape of the updates; `index` and `src` broadcast to it. Negative indices wrap."""
+    place of c[dim]. `box` is the shape of the updates; `index` and `src` broadcast to it. Negative indices wrap.
+    Half types are combined in single precision, and rounded in the end or, if it `rounds`, at every step."""
     box = box or tuple(index.shape)
     if 0 in box or 0 in base.shape:
         return base
-    dtype = accumulator(base.dtype, how)
-    start, src = cast(base, dtype), cast(src, dtype)
+    dtype = base.dtype if rounds and base.dtype in HALVES else accumulator(base.dtype, how)
+    start, src = cast(base, dtype), cast(src, accumulator(dtype, how))
     if box[dim] <= UNROLLED_UPDATES and not is_writing_in_place():
         result = _unrolled(start, dim, index, src, how, box)
     elif in_parallel(base) and _is_one_long_list(base, dim, index, box):
@@ -103,7 +121,7 @@ def _unrolled(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: s
         here = (at < 0).where(at + size, at) == slot
         here = here if inside is None else here & inside
         new = nth(src, n) if isinstance(src, Tensor) else Tensor.full((1,) * ndim, src, dtype=base.dtype, buffer=False)
-        base = here.where(COMBINE[how](base, new.expand(base.shape)), base)
+        base = here.where(combined(how, base, new.expand(base.shape)), base)
     return base
 
 
@@ -184,7 +202,7 @@ def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str,
         if owner is not None:
             place = place.valid((slot & (owners - 1)).eq(owner.cast(wide)))
         old = out.after(at[dim])[place].load() if how != "set" else None
-        write = out[place].store(COMBINE[how](old, new)).end(*at, *shares)
+        write = out[place].store(new if old is None else combined(how, old, new)).end(*at, *shares)
         return write.sink(arg=KernelInfo(name=f"update_{how}", opts_to_apply=() if shares else None))
 
     return call(kernel, *tensors)

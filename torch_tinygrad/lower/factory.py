@@ -103,6 +103,8 @@ def spaced(start, end, steps: int, result: Meta) -> Tensor:
     """Evenly spaced numbers, counted from the nearer end so that both ends are exact."""
     dtype = widen(result.tiny) if result.dtype.is_floating_point else widest_float()
     index = index_range(steps).cast(dtype)
+    if not result.dtype.is_floating_point:
+        start, end = (t.trunc() if isinstance(t, Tensor) else int(t) for t in (start, end))
     start, end = operand(start, dtype), operand(end, dtype)
     if steps == 1:
         return convert(start.reshape(1), result.tiny)

@@ -11,8 +11,9 @@ from tinygrad import Tensor, dtypes
 from ..kernels.updates import accumulator, identity, update
 from .cast import convert
 from .gather import join_indices, take_flat, take_rows
+from .maths import operand
 from .nonzero import running_count, true_positions
-from .registry import Meta, cast, lowers
+from .registry import Meta, cast, is_number, lowers
 from .shape import positive, zeros
 
 aten = torch.ops.aten
@@ -30,19 +31,28 @@ def _value(value, ndim: int):
 
 
 def reduce_into(
-    base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, include_self: bool, box: tuple[int, ...]
+    base: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | float,
+    how: str,
+    include_self: bool,
+    box: tuple[int, ...],
+    rounds: bool = False,
 ) -> Tensor:
     """Combines updates with `how`, which may also be the mean."""
-    base = cast(base, accumulator(base.dtype, "sum")) if how == "mean" else base
     if 0 in box:
         return base
     start = base if include_self else update(base, dim, index, identity(base.dtype, how), "set", box)
     if how != "mean":
-        return update(start, dim, index, src, how, box)
-    total = update(start, dim, index, src, "sum", box)
+        return update(start, dim, index, src, how, box, rounds)
+    total = update(start, dim, index, src, "sum", box, rounds)
     counts = Tensor.full(base.shape, 1 if include_self else 0, dtype=dtypes.int32, buffer=False)
     counts = update(counts, dim, index, 1, "sum", box).maximum(1).cast(base.dtype)
-    return total / counts if dtypes.is_float(base.dtype) else total // counts
+    if not dtypes.is_float(base.dtype):
+        return total // counts
+    wide = accumulator(base.dtype, "sum")
+    return cast(total, wide) / cast(counts, wide)
 
 
 @lowers(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce, lifts=("value",))
@@ -73,23 +83,26 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, 
     return reduce_into(base, positive(dim, x.ndim), index, given, how, include_self, box).reshape(x.shape)
 
 
-def _along(x: Tensor, dim: int, index: Tensor, source: Tensor | float | None, how: str, include_self=True) -> Tensor:
+def _along(
+    x: Tensor, dim: int, index: Tensor, source: Tensor | float | None, how: str, include_self=True, rounds=True
+) -> Tensor:
     """Updates whole slices: `index` is 1-dim and the same for every lane."""
     base, index, source = _at_least_1d(x, index, source)
     dim = positive(dim, base.ndim)
     box = tuple(index.shape[0] if d == dim else s for d, s in enumerate(base.shape))
     lanes = index.reshape(tuple(index.shape[0] if d == dim else 1 for d in range(base.ndim)))
     source = source.reshape(box) if isinstance(source, Tensor) and source.numel() == math.prod(box) else source
-    return reduce_into(base, dim, lanes, source, how, include_self, box).reshape(x.shape)
+    return reduce_into(base, dim, lanes, source, how, include_self, box, rounds).reshape(x.shape)
 
 
 @lowers(aten.index_add.default, lifts=("alpha",))
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    scaled = source
+    """Rows of half types are added up before they are rounded, as on the CPU, but nothing else is."""
+    scaled, is_rows = source, x.ndim > 1 and positive(dim, x.ndim) == 0 and is_number(alpha) and alpha == 1
     if isinstance(alpha, Tensor) or alpha != 1:
-        scaled = cast(source, accumulator(source.dtype, "sum"))
-        scaled = scaled * (cast(alpha, scaled.dtype) if isinstance(alpha, Tensor) else alpha)
-    return _along(x, dim, index, scaled, "sum")
+        wide, alpha = accumulator(source.dtype, "sum"), operand(alpha, source.dtype)
+        scaled = cast(cast(source, wide) * cast(alpha, wide), source.dtype)
+    return _along(x, dim, index, scaled, "sum", rounds=not is_rows)
 
 
 @lowers(aten.index_copy.default)
@@ -113,7 +126,8 @@ def index_reduce(
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     flat = x.reshape(x.numel())
     how = "sum" if accumulate else "set"
-    return update(flat, 0, index.reshape(index.numel()), source.reshape(source.numel()), how).reshape(x.shape)
+    updated = update(flat, 0, index.reshape(index.numel()), source.reshape(source.numel()), how, rounds=True)
+    return updated.reshape(x.shape)
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default, aten._index_put_impl.default)
@@ -145,12 +159,13 @@ def index_put(
     values = values.reshape((*values.shape[:at], *middle, *values.shape[at + index.ndim :]))
     lanes = index.reshape(tuple(index.numel() if d == at else 1 for d in range(base.ndim)))
     box = (*before, index.numel(), *after)
-    return joined.split(update(base, at, lanes, values, "sum" if accumulate else "set", box), tuple(x.shape))
+    updated = update(base, at, lanes, values, "sum" if accumulate else "set", box, rounds=True)
+    return joined.split(updated, tuple(x.shape))
 
 
 def _mask_put(x: Tensor, at: int, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
     """`x[:, ..., mask] = values`: the i-th true element takes the i-th value, found by the mask's running count."""
-    if 0 in x.shape:
+    if 0 in x.shape or 0 in values.shape:
         return x
     after = x.ndim - at - mask.ndim
     while values.ndim > at + 1 + after:
@@ -161,8 +176,6 @@ def _mask_put(x: Tensor, at: int, mask: Tensor, values: Tensor, accumulate: bool
         values = take_rows(values, axis, ranks.maximum(0))
     elif axis >= 0:
         values = values.reshape((*values.shape[:axis], *(1 for _ in mask.shape), *values.shape[axis + 1 :]))
-    if 0 in values.shape:
-        return x
     spread = mask.reshape((1,) * at + tuple(mask.shape) + (1,) * after)
     if accumulate and x.dtype == dtypes.bool:
         return spread.where(x | values, x)

@@ -299,3 +299,13 @@ UNARY = {
 }
 for _op, _compute in UNARY.items():
     register_unary(_op.default, _compute)
+
+
+@lowers(aten.kaiser_window.default, aten.kaiser_window.periodic, aten.kaiser_window.beta)
+def kaiser_window(length, periodic=True, beta=12.0, *, meta):
+    if length <= 1:
+        return m.constant(1, meta[0].tiny, meta[0].shape)
+    half = (length if periodic else length - 1) / 2
+    place = m.index_range(length).cast(m.widen(meta[0].tiny)) / half - 1.0
+    height = (1.0 - place * place).maximum(0.0).sqrt() * beta
+    return i0e(height) * e.exp(height - beta) / torch.special.i0e(torch.tensor(beta, dtype=torch.float64)).item()
