@@ -115,3 +115,23 @@ def test_training_again_gives_the_same_bits(optimizer) -> None:
     first = train()
     for _ in range(2):
         assert all(torch.equal(a, b) for a, b in zip(train(), first, strict=True))
+
+
+FUNCTIONS = (
+    *(torch.exp, torch.expm1, torch.exp2, torch.log, torch.log1p, torch.log2, torch.sin, torch.cos, torch.tan),
+    *(torch.atan, torch.asin, torch.sinh, torch.cosh, torch.tanh, torch.sigmoid, torch.sqrt, torch.rsqrt, torch.erf),
+    *(torch.erfc, torch.lgamma, torch.digamma, torch.round, torch.floor, torch.nn.functional.gelu),
+)
+
+
+VALUES_OF_CONSTANTS = [1.0, -1.0, 0.7]
+
+
+@pytest.mark.parametrize("number", VALUES_OF_CONSTANTS)
+def test_functions_of_constants_are_those_of_inputs(number):
+    length = VALUES_OF_CONSTANTS.index(number) + 3  # another trace for each: later ones have the number as an input
+    made, given = torch.full((length,), number, device=DEVICE), torch.full((length,), number).to(DEVICE)
+    found, wanted = [f(made) for f in FUNCTIONS], [f(given) for f in FUNCTIONS]
+    for function, f, w in zip(FUNCTIONS, found, wanted, strict=True):
+        assert same_bits(f.cpu(), w.cpu()), function.__name__
+        torch.testing.assert_close(w.cpu(), function(given.cpu()), equal_nan=True)

@@ -85,6 +85,17 @@ def _keep_to_integers(rule: FunctionType, place: int) -> None:
     rule.__code__ = guarded.__code__
 
 
+def _keep_types(rule: FunctionType) -> None:
+    """One times a constant is a constant of the product's type: a constant alone may have none, and functions that
+    count on its rounding (e**1) would be computed without."""
+    rule.__globals__["is_untyped"] = _is_untyped
+    rule.__code__ = eval("lambda x: None if is_untyped(x) else x").__code__
+
+
+def _is_untyped(value: UOp) -> bool:
+    return value.op is Ops.CONST and value.dtype in dtypes.weaks
+
+
 def _is_float(value: UOp) -> bool:
     return dtypes.is_float(value.dtype)
 
@@ -133,9 +144,11 @@ def _defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
 
 _found = _arithmetic_rules()
 assert [_names(rule) for rule in _found] == [names for names, _, _ in RULES], "tinygrad's rules have changed"
-for _place, (_rule, (*_, _holds)) in enumerate(zip(_found, RULES, strict=True)):
+for _place, (_rule, (_, _what, _holds)) in enumerate(zip(_found, RULES, strict=True)):
     if not _holds:
         _keep_to_integers(_rule, _place)
+    elif _what == "x * 1":
+        _keep_types(_rule)
 rules.fold_const_alu.__globals__["rules"] = rules
 rules.fold_const_alu.__code__ = _folded.__code__
 
