@@ -14,7 +14,7 @@ _kernels: torch.library.Library | None = None
 
 def load() -> None:
     """Cheap, as it runs in every `import torch`: tinygrad is imported only when a tensor is made on the device."""
-    from . import _C, dynamo, tiny
+    from . import _C, distributed, dynamo, libraries, tiny
 
     torch.utils.rename_privateuse1_backend("tiny")
     torch._register_device_module("tiny", tiny)
@@ -24,6 +24,8 @@ def load() -> None:
         tiny.compile_mode(mode)
     _C.set_prepare(prepare)
     dynamo.register()
+    distributed.register()
+    libraries.register()
 
 
 def prepare() -> None:
