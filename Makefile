@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
 MINUTES ?= 60
 
-.PHONY: all demo test test-devices render lint fuzz conformance bench bench-gpu clean help
+.PHONY: all demo test test-devices ecosystem render lint fuzz conformance bench bench-gpu clean help
 
 all: build
 
@@ -14,6 +14,7 @@ help:
 	@echo "make demo         train a small CNN on cpu and on tiny, side by side"
 	@echo "make test         lint and the whole test suite"
 	@echo "make test-devices the suite on whatever of OpenCL, WebGPU, PYTHON and LLVM is here; DEVICES='CL WEBGPU'"
+	@echo "make ecosystem    other people's libraries on the device, in an environment of their own; ARGS='-k llama'"
 	@echo "make render       code for AMD, METAL, CUDA and QCOM without the hardware"
 	@echo "make fuzz         random programs on both devices; MINUTES=60"
 	@echo "make conformance  PyTorch's operator database on both devices; ARGS='--op add --dtype float32'"
@@ -51,6 +52,19 @@ test: lint
 
 test-devices: build
 	$(PY) -m tests.devices $(DEVICES) $(if $(ARGS),-- $(ARGS))
+
+# The libraries lie over .venv in an environment of their own, which keeps its torch.
+ECOSYSTEM := $(VENV)/ecosystem
+$(ECOSYSTEM)/deps: $(VENV)/deps Makefile
+	test -x $(ECOSYSTEM)/bin/python || $(PY) -m venv $(ECOSYSTEM)
+	$(PY) -c "import sysconfig; print(sysconfig.get_paths()['purelib'])" > $(ECOSYSTEM)/base.txt
+	cp $(ECOSYSTEM)/base.txt `$(ECOSYSTEM)/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])"`/base.pth
+	$(PY) -c "import torch; print('torch==' + torch.__version__.partition('+')[0])" > $(ECOSYSTEM)/constraints.txt
+	$(ECOSYSTEM)/bin/python -m pip install -q -c $(ECOSYSTEM)/constraints.txt transformers accelerate safetensors
+	touch $@
+
+ecosystem: build $(ECOSYSTEM)/deps
+	$(ECOSYSTEM)/bin/python -m pytest ecosystem $(ARGS)
 
 fuzz: build
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
