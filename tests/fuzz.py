@@ -1,6 +1,7 @@
 """Runs random programs on both devices for a number of minutes and prints a minimal reproducer of each difference.
 
     python -m tests.fuzz --minutes 60 [--seed 0] [--ways mixed]
+    python -m tests.fuzz --loops       loops whose steps read each other's results: compiling grows with their length
 
 Programs run in a worker process, in batches, so that a crash or a hang costs one program and is reported like any
 other difference. Exits with 1 when something was found.
@@ -42,18 +43,34 @@ def work(first: int, count: int, steps: int) -> None:
             print(json.dumps(found), flush=True)
 
 
-def program_of(seed: int, steps: int) -> list[str]:
+def work_on_loops(first: int, count: int) -> None:
+    """The same for random loops. A loop that grows too fast is a difference too."""
+    from tests.loops import check, random_lines
+
+    for seed in range(first, first + count):
+        print(json.dumps({"began": seed}), flush=True)
+        lines = random_lines(seed)
+        try:
+            check(lines)
+            print(json.dumps({"seed": seed, "steps": len(lines)}), flush=True)
+        except AssertionError as error:
+            print(json.dumps({"seed": seed, "steps": len(lines), "shortened": lines, "error": str(error)}), flush=True)
+
+
+def program_of(seed: int, steps: int, loops: bool) -> list[str]:
     """The lines of a seed, without the device: the grammar looks at the CPU alone."""
     code = f"from tests.grammar import random_program; print('\\n'.join(random_program({seed}, {steps}).lines))"
+    if loops:
+        code = f"from tests.loops import random_lines; print('\\n'.join(random_lines({seed})))"
     environment = {**os.environ, "TORCH_TINY_TEST_DEVICE": "cpu"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
-def run_batch(first: int, count: int, steps: int, deadline: float):
+def run_batch(first: int, count: int, steps: int, loops: bool, deadline: float):
     """Yields the worker's messages; a crash or a hang becomes a message of its own."""
     command = [sys.executable, "-m", "tests.fuzz", "--worker", str(first), str(count), "--steps", str(steps)]
-    command += ["--ways", os.environ["TORCH_TINY_COMPILE"]]
+    command += ["--ways", os.environ["TORCH_TINY_COMPILE"]] + ["--loops"] * loops
     worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     messages: queue.Queue[str | None] = queue.Queue()
 
@@ -96,9 +113,13 @@ def main() -> int:
     parser.add_argument(
         "--ways", choices=("always", "never", "mixed"), default="mixed", help="flushes compile, run directly, or draw"
     )
+    parser.add_argument("--loops", action="store_true", help="random loops instead, always compiled")
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    os.environ["TORCH_TINY_COMPILE"] = options.ways
+    os.environ["TORCH_TINY_COMPILE"] = "always" if options.loops else options.ways
+    if options.worker and options.loops:
+        work_on_loops(*options.worker)
+        return 0
     if options.worker:
         work(*options.worker, options.steps)
         return 0
@@ -108,7 +129,7 @@ def main() -> int:
     print(f"programs from seed {seed} for {options.minutes:g} minutes", flush=True)
     while time.monotonic() < deadline:
         following = seed + BATCH
-        for message in run_batch(seed, BATCH, options.steps, deadline):
+        for message in run_batch(seed, BATCH, options.steps, options.loops, deadline):
             if "steps" in message:
                 programs, steps = programs + 1, steps + message["steps"]
             if "shortened" in message:
@@ -118,7 +139,7 @@ def main() -> int:
                 found += 1
                 show(
                     f"crash {found}, seed {message['seed']}",
-                    program_of(message["seed"], options.steps),
+                    program_of(message["seed"], options.steps, options.loops),
                     message["crash"],
                 )
                 following = message["seed"] + 1

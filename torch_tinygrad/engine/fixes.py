@@ -19,7 +19,7 @@ from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu, recursive_property
 from tinygrad.uop.symbolic import pm_data_invalid, sym, symbolic, symbolic_simple
 
-from . import clang, kernel_cache, pairs, wgsl
+from . import clang, fusion, kernel_cache, pairs, wgsl
 from . import exact as exact
 
 
@@ -173,6 +173,15 @@ def _is_made_of(self: UOp, *kinds: Ops) -> bool:
     return any(self._operations >> kind.value & 1 for kind in kinds)
 
 
+def _conditions(self: UOp) -> frozenset[UOp]:
+    """The conditions that a value is made of. tinygrad keeps those of every value, memory quadratic in the size of a
+    graph, and never asks for those of what loads."""
+    if _is_made_of(self, Ops.INDEX):
+        return frozenset()
+    return frozenset().union(*[s.bool_slice for s in self.src])
+
+
+UOp._bool_slice = recursive_property(_conditions)
 UOp._operations = recursive_property(_operations)
 UOp.op_in_backward_slice_with_self = _is_made_of
 
@@ -260,6 +269,7 @@ _plain_rewrites, _plain_realize_map = rangeify.earliest_rewrites, indexing.pm_ge
 def apply() -> None:
     """Safe to call more than once."""
     kernel_cache.apply()
+    fusion.apply()
     clang.provide()
     pairs.apply()
     wgsl.apply()

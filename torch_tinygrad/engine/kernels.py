@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import time
+from collections import deque
 from multiprocessing.pool import Pool
 
 from tinygrad import Device
@@ -19,6 +20,9 @@ from . import fixes, loop_choice
 
 # Starting processes costs as much as this many kernels.
 WORTH_A_POOL = 8
+
+# Of the kernels that were compiled last, the operations: what the time that takes stands for.
+OPERATIONS: deque[int] = deque(maxlen=4096)
 
 _pool: Pool | None = None
 
@@ -94,6 +98,7 @@ def compiled(calls: list[UOp]) -> list[UOp]:
     keys = {c: to_program_key(*w) for c, w in wanted.items()}
     missing = {key: wanted[c] for c, key in keys.items() if key not in to_program_cache}
     context = {v.key: v.value for v in to_program_context}
+    OPERATIONS.extend(len(w[0].toposort()) for w in wanted.values())
     tasks = [(i, *w, context) for i, w in enumerate(missing.values())]
     parallel = len(tasks) >= WORTH_A_POOL and PARALLEL.value > 1
     names = list(missing)

@@ -16,7 +16,7 @@ from torch_tinygrad.trace.nodes import Node, Region
 SEQUENCE = "tiny::sequence"
 
 # Fewer iterations are as fast unrolled; wider ones are worth kernels of their own.
-MIN_ITERATIONS = 32
+MIN_ITERATIONS = 8
 MAX_WIDTH = 1 << 16
 
 Access = tuple[Region, Slot, bool]  # a region, how it moves, and whether it is written

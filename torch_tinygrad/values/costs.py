@@ -11,8 +11,6 @@ _SLOW = {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY}
 # A store and a load cost about as much as one slow function, or as reading this many operands.
 _SLOW_COST, _WORTH = 6, 6
 _MOST = 1 << 20
-# The time that tinygrad takes grows with the square of what is computed at once: so that never gets deep.
-_DEEP = 128
 
 
 class Costs:
@@ -20,7 +18,6 @@ class Costs:
 
     def __init__(self) -> None:
         self.known: dict[UOp, int] = {}
-        self.depths: dict[UOp, int] = {}
 
     def of(self, value: UOp) -> int:
         """Operands read and slow functions computed for an element, counted once for every use."""
@@ -29,16 +26,8 @@ class Costs:
             self.known[u] = min(_MOST, below + (_SLOW_COST if u.op in _SLOW else 0))
         return 1 if _is_stored(value) else self.known[value]
 
-    def depth(self, value: UOp) -> int:
-        """The operations one after another between this value and what is stored."""
-        for u in value.toposort(lambda u: u not in self.depths and not _is_stored(u)):
-            self.depths[u] = 1 + max((self.depths.get(s, 0) for s in u.src), default=0)
-        return self.depths.get(value, 0)
-
     def is_stored_now(self, value: Tensor, is_shared: bool) -> bool:
         """Whether to store it before anybody reads it: `is_shared` says that several kernels would compute it."""
-        if self.depth(value.uop) >= _DEEP:
-            return True
         return is_shared and value.numel() >= SMALL and self.of(value.uop) >= _WORTH
 
 
