@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
 MINUTES ?= 60
 
-.PHONY: all demo test test-devices ecosystem render lint fuzz conformance bench bench-gpu clean help
+.PHONY: all demo test test-devices ecosystem render lint fuzz faults conformance bench bench-gpu clean help
 
 all: build
 
@@ -17,6 +17,7 @@ help:
 	@echo "make ecosystem    other people's libraries on the device, in an environment of their own; ARGS='-k llama'"
 	@echo "make render       code for AMD, METAL, CUDA and QCOM without the hardware"
 	@echo "make fuzz         random programs on both devices; MINUTES=60"
+	@echo "make faults       faults injected into random programs, bad and empty calls: a table of what they cost; MINUTES=60"
 	@echo "make conformance  PyTorch's operator database on both devices; ARGS='--op add --dtype float32'"
 	@echo "make bench        side-by-side benchmarks; ARGS='--only matmul'"
 	@echo "make bench-gpu    the same on a GPU, beside eager CUDA and TinyJit; DEV=CUDA"
@@ -68,6 +69,11 @@ ecosystem: build $(ECOSYSTEM)/deps
 
 fuzz: build
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+faults: build
+	$(PY) -m tests.faults --minutes $(MINUTES)
+	$(PY) -m tests.empties
+	$(PY) -m tests.bad_calls --minutes $(MINUTES)
 
 conformance: build
 	$(PY) -m torch_tinygrad.conformance $(ARGS)

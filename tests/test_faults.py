@@ -112,3 +112,12 @@ def test_an_interrupt_at_any_call_into_python_loses_nothing():
         tried += 1
         at = at + 1 if at < 30 else int(at * 1.7)
     assert tried > 0 or torch.tiny.stats()["direct"] > 0
+
+
+def test_random_programs_survive_faults(mode):
+    from .faults import FAULTS, Row, inject
+
+    for fault in FAULTS:
+        row = Row()
+        inject(fault, mode, 0, row)
+        assert (row.lost, row.wrong, row.unclear) == (0, 0, 0), fault.__name__

@@ -38,7 +38,7 @@ def nonzero_out(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
 def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     if mask.dtype is not torch.bool:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
-    x, mask = torch.broadcast_tensors(x, mask)
+    mask, x = torch.broadcast_tensors(mask, x)  # which an error names in this order
     return x.reshape(-1).index_select(0, nonzero(mask.reshape(-1)).reshape(-1))
 
 

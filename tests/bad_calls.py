@@ -1,0 +1,175 @@
+"""Bad calls: samples of PyTorch's operator database with one argument spoilt. Both devices raise the same exception,
+word for word, or have the same result; what else there is keeps its values.
+
+`python -m tests.bad_calls --minutes 60` goes on to another seed until the time is over and prints what differs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from torch_tinygrad.conformance.compare import FORWARD, compare_errors, compare_results
+from torch_tinygrad.conformance.runner import UNINITIALISED, Check, attempt
+from torch_tinygrad.conformance.samples import chosen, placed
+
+from .empties import replace_sample
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
+    *(torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool),
+)
+NUMBERS = (0, -1, 1, 2, 7, 100, -100, 2**31, 2**62, 0.5, -0.5, 1e300, float("inf"), float("nan"), True, 1 + 2j)
+
+
+def other_dtype(t: torch.Tensor, choose: random.Random) -> torch.Tensor:
+    return t.to(choose.choice(DTYPES))
+
+
+def other_rank(t: torch.Tensor, choose: random.Random) -> torch.Tensor:
+    return t.unsqueeze(choose.randrange(t.dim() + 1)) if choose.random() < 0.5 or not t.dim() else t.select(0, 0)
+
+
+def other_size(t: torch.Tensor, choose: random.Random) -> torch.Tensor:
+    if not t.dim():
+        return t
+    dim = choose.randrange(t.dim())
+    return torch.cat([t, t.narrow(dim, 0, 1)], dim) if choose.random() < 0.5 else t.narrow(dim, 0, t.size(dim) - 1)
+
+
+def expanded(t: torch.Tensor, choose: random.Random) -> torch.Tensor:
+    if not t.dim():
+        return t
+    dim = choose.randrange(t.dim())
+    return t.narrow(dim, 0, 1).expand(t.shape)
+
+
+def other_values(t: torch.Tensor, choose: random.Random) -> torch.Tensor:
+    number = choose.choice([n for n in NUMBERS if not isinstance(n, complex)])
+    if not t.is_floating_point() and not t.is_complex():
+        number = 0 if t.dtype is torch.bool else choose.choice((0, -1, 7, 100))
+    return torch.full_like(t, number)
+
+
+# Where the CPU itself reads beyond its memory.
+CRASH = {"as_strided", "as_strided_copy", "as_strided_scatter", "_batch_norm_with_update"}
+CRASH |= set(os.environ.get("BAD_CALLS_SKIP", "").split(","))
+
+TENSORS: tuple[Callable, ...] = (other_dtype, other_rank, other_size, expanded, other_values)
+
+
+def spoilt(value: Any, choose: random.Random) -> tuple[str, Any]:
+    """What was done, and the argument afterwards."""
+    if isinstance(value, torch.Tensor):
+        how = choose.choice(TENSORS)
+        return how.__name__, how(value.detach(), choose)
+    if isinstance(value, torch.dtype):
+        return "dtype", choose.choice(DTYPES)
+    number = choose.choice(NUMBERS)
+    return f"{value} becomes {number}", number
+
+
+def bad_calls(info, choose: random.Random, count: int) -> Iterator[tuple[str, Any]]:
+    dtypes = [d for d in DTYPES if d in info.supported_dtypes("cpu")]
+    if not dtypes:
+        return
+    dtype = choose.choice(dtypes[:2])
+    try:
+        samples = [s for _, s in chosen(info, dtype, 8, False)]
+    except Exception:
+        return
+    for _ in range(count if samples else 0):
+        sample = choose.choice(samples)
+        leaves, structure = tree_flatten((sample.input, sample.args, sample.kwargs))
+        plain = all(
+            not isinstance(v, torch.Tensor) or (v.layout is torch.strided and not v.is_quantized) for v in leaves
+        )
+        places = [i for i, v in enumerate(leaves) if isinstance(v, (torch.Tensor, int, float, torch.dtype))]
+        if not places or not plain:
+            continue
+        place = choose.choice(places)
+        try:
+            what, leaves[place] = spoilt(leaves[place], choose)
+        except Exception:
+            continue
+        yield (
+            f"{info.formatted_name} {dtype} argument {place}: {what}",
+            replace_sample(sample, *tree_unflatten(leaves, structure)),
+        )
+
+
+# Arguments for which the CPU computes for long, or takes all memory there is.
+def is_bounded(sample) -> bool:
+    leaves = tree_flatten((sample.input, sample.args, sample.kwargs))[0]
+    numbers = [v for v in leaves if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return not any(abs(v) >= 2**31 for v in numbers if v == v and isinstance(v, int))
+
+
+def differences(infos, seed: int, device: str, count: int = 6) -> Iterator[tuple[str, str | None]]:
+    kept = torch.arange(5.0, device=device) + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for info in infos:
+            if info.name in UNINITIALISED or info.name in CRASH:
+                continue
+            choose = random.Random(f"{seed} {info.formatted_name}")
+            check = Check(info, torch.float32, 1, device)
+            for what, sample in bad_calls(info, choose, count):
+                if is_bounded(sample):
+                    if os.environ.get("BAD_CALLS_LAST"):
+                        Path(os.environ["BAD_CALLS_LAST"]).write_text(f"seed {seed}: {what}")
+                    yield f"seed {seed}: {what}", difference(info, sample, device, check, kept)
+
+
+def difference(info, sample, device: str, check: Check, kept: torch.Tensor) -> str | None:
+    def run(on: str):
+        results = [
+            t.detach() if isinstance(t, torch.Tensor) else t for t in tree_flatten(placed(sample, on).of(info))[0]
+        ]
+        for t in results:  # what is refused late is refused too
+            _ = t.cpu() if isinstance(t, torch.Tensor) else t
+        return results
+
+    want, want_error = attempt(lambda: run("cpu"))
+    got, got_error = attempt(lambda: run(device))
+    kept.add_(1)
+    try:
+        compare_errors(want_error, got_error)
+        if want_error is None:
+            compare_results(want, got, device, FORWARD, check.values_matter(check.dispatched(sample)))
+        first = kept.tolist()
+        assert [v - first[0] for v in first] == [0, 1, 2, 3, 4], "another tensor's values"
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    return None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--op", nargs="*")
+    options = parser.parse_args()
+    end, seed, tried, wrong = time.monotonic() + 60 * options.minutes, options.seed, 0, 0
+    infos = [i for i in op_db if not options.op or i.name in options.op]
+    while time.monotonic() < end:
+        for what, how in differences(infos, seed, "tiny"):
+            tried += 1
+            if how:
+                wrong += 1
+                print(f"{what}: {how}", flush=True)
+            if time.monotonic() > end:
+                break
+        seed += 1
+    print(f"{tried} bad calls, {wrong} answered differently")
+    sys.exit(wrong > 0)
