@@ -1,6 +1,6 @@
-"""`DEV=CUDA python -m bench.gpu`: one GPU, three ways: plain eager code on `tiny`, the same code in PyTorch's own CUDA
-backend, and the same network written for tinygrad under TinyJit. Each contender runs in a process of its own: PyTorch
-knows one accelerator a process, so its CUDA backend is measured without ours.
+"""`DEV=CUDA python -m bench.gpu`: one GPU, four ways: plain eager code on `tiny`, the same code in PyTorch's own CUDA
+backend, the same under Inductor, and the same network written for tinygrad under TinyJit. Each contender runs in a
+process of its own: PyTorch knows one accelerator a process, so its CUDA backend is measured without ours.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-TINY, EAGER, TINYJIT = "tiny", "eager CUDA", "TinyJit"
-DEVICES = {TINY: "tiny", EAGER: "cuda"}
+from .gpu_networks import NETWORKS
+
+TINY, EAGER, TINYJIT, INDUCTOR = "tiny", "eager CUDA", "TinyJit", "Inductor"
+DEVICES = {TINY: "tiny", EAGER: "cuda", INDUCTOR: "cuda"}
 
 # A step does one unit of work and waits for it.
 Step = Callable[[], Any]
@@ -181,6 +183,7 @@ WORKLOADS: dict[str, tuple[Callable[[str], Step], Callable[[], Step] | None, int
     "layer norm over rows of 4096, 64 Mi floats": (layer_norm, None, 50),
     "matrix product, 4096, float32": (matmul, None, 20),
     "GPT, one token decoded": (decoding, decoding_tinyjit, 40),
+    **{name: (on_device, None, count) for name, (on_device, count) in NETWORKS.items()},
 }
 
 
@@ -192,24 +195,38 @@ def measure(name: str, contender: str) -> dict[str, Any]:
         torch_tinygrad.load()
     begin = time.perf_counter()
     step = jitted() if contender == TINYJIT and jitted is not None else on_device(DEVICES[contender])
-    for _ in range(5):
+    if contender == INDUCTOR:
+        step = torch.compile(step)
+    step()
+    first = time.perf_counter() - begin
+    for _ in range(4):
         step()
+    if contender == TINY:
+        torch.tiny.wait_for_compiles()
+        for _ in range(4):
+            step()
+        torch.tiny.wait_for_compiles()
+        for _ in range(3):
+            step()
     warm = time.perf_counter() - begin
     times = []
     for _ in range(count):
         start = time.perf_counter()
         step()
         times.append((time.perf_counter() - start) * 1e3)
-    found = {"median": statistics.median(times), "least": min(times), "warm": warm}
+    found = {"median": statistics.median(times), "least": min(times), "first": first, "warm": warm}
     if contender == TINY:
         found["stats"] = torch.tiny.stats()
+        found["bytes"] = torch.cuda.max_memory_allocated()
+    elif contender != TINYJIT:
+        found["bytes"] = torch.cuda.max_memory_allocated()
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=[""], help="parts of workload names")
-    contenders = [TINY, EAGER, TINYJIT]
+    contenders = [TINY, EAGER, TINYJIT, INDUCTOR]
     parser.add_argument("--contenders", nargs="+", default=contenders, choices=contenders)
     parser.add_argument("--timeout", type=int, default=240, help="seconds for a workload of a contender")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)

@@ -296,7 +296,7 @@ class Cost:
         }
 
     def expect(self, **exactly: int) -> None:
-        """Every named counter moved by exactly this much. Where nothing is compiled, programs and kernels do not count."""
+        """Every named counter moved by exactly this much; programs and kernels count where any are compiled."""
         counted = [k for k in exactly if ON_TINY and (COMPILES or k in ("nodes", "flushes"))]
         wrong = {k: (self.spent[k], exactly[k]) for k in counted if self.spent[k] != exactly[k]}
         assert not wrong, f"counters moved otherwise than expected (got, expected): {wrong}; all: {self.spent}"

@@ -1,6 +1,8 @@
 """Devices with memory of their own: programs, training and fallbacks, on the CPU treated as such a device.
 
-The choice is made once in a process, so each test runs one of its own with `TORCH_TINY_HOST=0`.
+The choice is made once in a process, so each test runs one of its own with `TORCH_TINY_HOST=0`. With the library,
+PyTorch's kernels run on that memory, as its CUDA kernels do on a GPU: new traces go directly, and programs have steps
+of ATen's.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ PROGRAMS = {
             want, _ = train(network, batch, "cpu", steps=8)
             got, _ = train(network, batch, "tiny", steps=8)
             assert_close_losses(got, want)
-        assert torch.tiny.stats()["replays"] > 8
+        stats = torch.tiny.stats()
+        assert stats["replays"] > 8 or (MIXED and stats["direct"] and stats["replays"])
     """,
     "temporaries_of_all_programs_share_memory": """
         from torch_tinygrad.engine.devices import ARENAS
@@ -88,11 +91,76 @@ PROGRAMS = {
             torch.testing.assert_close(y.sum().item(), n * n * n / 4, rtol=1e-4, atol=0)
         assert len(ARENAS.blocks) == 1
     """,
+    "a_new_trace_runs_directly_and_its_program_is_taken_up": """
+        def step(x, weight):
+            return (x @ weight).relu().cumsum(1).sum(0)
+
+        x, weight = torch.randn(64, 64), torch.randn(64, 64)
+        on_device = x.to("tiny"), weight.to("tiny")
+        for i in range(5):
+            torch.testing.assert_close(step(*on_device).cpu(), step(x, weight), rtol=1e-4, atol=1e-3)
+            torch.tiny.wait_for_compiles()
+        stats = torch.tiny.stats()
+        assert (stats["direct"], stats["compiles"], stats["replays"], stats["not_compiled"]) == (2, 1, 2, {}), stats
+    """,
+    "selections_are_steps_of_the_library": """
+        x = torch.randn(96, 200, generator=torch.Generator().manual_seed(1))
+        on_device = x.to("tiny")
+        rows = torch.arange(0, 96, 5)
+        for name, f in {
+            "sort": lambda t: t.sort(stable=True, dim=1),
+            "topk": lambda t: t.topk(7),
+            "cumsum": lambda t: (t.cumsum(0),),
+            "max": lambda t: t.max(1),
+            "sum": lambda t: ((t + 1).sum(0) * 2, t.sum((0,), dtype=torch.float64)),
+            "select": lambda t: (t.index_select(0, rows.to(t.device)), t[t > 0.5]),
+            "norm": lambda t: torch.func.grad(lambda u: torch.nn.functional.layer_norm(u, (200,)).square().sum())(t),
+            "loss": lambda t: (torch.nn.functional.cross_entropy(t, torch.arange(96, device=t.device)),),
+        }.items():
+            for got, want in zip(f(on_device), f(x), strict=True):
+                torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4, msg=lambda m: f"{name}: {m}")
+        assert not torch.tiny.stats()["fallbacks"]
+    """,
+    "no_memory_for_a_program_costs_nothing": """
+        a = torch.ones(1000, device="tiny")
+        a.add_(100)
+        try:
+            torch.ones(1 << 44, device="tiny").sum().item()
+            raise AssertionError("there is that much memory")
+        except RuntimeError:
+            pass
+        assert a.sum().item() == 101_000
+    """,
 }
+# Which of them run with the library, and how.
+WITH_LIBRARY = [
+    ("views_and_writes_agree_with_the_cpu", "mixed"),
+    ("parts_of_storages_go_up_and_down", "mixed"),
+    ("lifted_numbers_reach_replayed_programs", "mixed"),
+    ("training_follows_the_cpu_and_replays", "mixed"),
+    ("training_follows_the_cpu_and_replays", "always"),
+    ("temporaries_of_all_programs_share_memory", "always"),
+    ("selections_are_steps_of_the_library", "always"),
+    ("a_new_trace_runs_directly_and_its_program_is_taken_up", "auto"),
+    ("no_memory_for_a_program_costs_nothing", "auto"),
+]
+ABOUT_THE_LIBRARY = {"selections_are_steps_of_the_library", *(name for name, mode in WITH_LIBRARY if mode == "auto")}
+WITHOUT = [name for name in PROGRAMS if name not in ABOUT_THE_LIBRARY]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test(name):
+def run_program(name: str, **settings: str) -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = run("import torch\n" + textwrap.dedent(PROGRAMS[name]), TORCH_TINY_HOST="0", PYTHONPATH=path)
+    settings |= {"TORCH_TINY_HOST": "0", "PYTHONPATH": path}
+    mixed = settings.get("TORCH_TINY_COMPILE") == "mixed"
+    done = run(f"import torch\nMIXED = {mixed}\n" + textwrap.dedent(PROGRAMS[name]), **settings)
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test(name):
+    run_program(name, TORCH_TINY_LIBRARY="0")
+
+
+@pytest.mark.parametrize(("name", "mode"), WITH_LIBRARY)
+def test_with_the_library(name, mode, tmp_path):
+    run_program(name, TORCH_TINY_COMPILE=mode, TORCH_TINY_CACHE=str(tmp_path))

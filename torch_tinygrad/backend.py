@@ -33,15 +33,20 @@ def prepare() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from . import _C, cache, data_dependent, ops
-    from .choice import chosen_device, is_host, open_chosen
+    from .choice import chosen_device, is_host, library, open_chosen
     from .facts import facts
     from .service import requests
     from .trace.nodes import Number, Region, Storage, Trace
 
     if not is_host():
-        from .engine.devices import lacking
+        from .engine.devices import lacking, most_pending
 
+        if library() == "cuda":
+            from .engine.cuda import share_context
+
+            share_context()
         open_chosen()
+        _C.set_pending_bytes(most_pending())
         _C.set_lacking(chosen_device(), lacking())
     hooks = {
         "op_traits": ops.op_traits,
@@ -50,6 +55,8 @@ def prepare() -> None:
         "request": requests.request,
         "load": _later("remote", "load"),
         "new_buffer": _later("devices", "new_buffer"),
+        "wrap": _later("devices", "wrap_for"),
+        "begin_direct": _later("devices", "begin_direct"),
         "upload": _later("devices", "upload"),
         "download": _later("devices", "download"),
         "synchronize": _later("devices", "synchronize"),
@@ -63,7 +70,7 @@ def prepare() -> None:
     global _kernels
     _kernels = data_dependent.register()
     recorded = facts().recorded
-    _C.set_up(hooks, is_host())
+    _C.set_up(hooks, is_host(), library())
     if folder := cache.folder():
         _C.set_disk_cache(folder, cache.digest(chosen_device()), cache.BOUND)
     if not is_host():

@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-from .choice import is_host
+from .choice import is_host, library
 from .facts import facts, source
 
 BOUND = 512 << 20  # bytes of programs; the least recently used go first
@@ -28,7 +28,7 @@ def folder() -> str:
 
 def digest(device: str) -> str:
     """Of everything that makes other programs of the same trace: versions, our own source, processor, settings."""
-    parts = [source(), device, platform.machine(), _processor(), f"host={is_host()}"]
+    parts = [source(), device, platform.machine(), _processor(), f"host={is_host()}", f"library={library()}"]
     if not is_host():
         from tinygrad import Device
 

@@ -109,6 +109,21 @@ def is_host() -> bool:
     return chosen_device() == "CPU" and os.environ.get("TORCH_TINY_HOST") != "0"
 
 
+@functools.cache
+def library() -> str:
+    """PyTorch's own device whose kernels run on the same memory: the CPU's, and CUDA's where PyTorch was built for it
+    and finds it. `TORCH_TINY_LIBRARY=0` does without where the memory is not the host's."""
+    if is_host():
+        return "cpu"
+    if os.environ.get("TORCH_TINY_LIBRARY") == "0":
+        return ""
+    if chosen_device() == "CUDA":
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else ""
+    return "cpu" if chosen_device() == "CPU" else ""
+
+
 def tell_tinygrad() -> None:
     """Makes the choice tinygrad's own default. It would put its own into the environment, for all child processes."""
     from dataclasses import replace

@@ -12,7 +12,7 @@ from typing import Any
 from tinygrad import Device
 from tinygrad.dtype import DType, dtypes
 
-from .choice import is_host
+from .choice import is_host, library
 
 # Computed exactly by others where the hardware has none: pairs of 32-bit integers. (Of short floats tinygrad has an
 # emulation too, but it does not round between two operators.)
@@ -27,7 +27,7 @@ class Target:
     has_groups: bool = False  # it runs threads in groups, and needs many of them to be fast
     reads_late: bool = False  # an upload reads the host's memory after it has returned
     driver: str = ""  # whose events and graphs are used directly
-    library: str = ""  # whose kernels compute what generated code is slow at
+    library: str = ""  # PyTorch's device whose kernels run on the same memory
     most_buffers: int = 24  # that a kernel may have (Metal binds 31)
     most_threads: int = 256  # in a group
     most_bytes: int = 1 << 62  # of a buffer
@@ -78,9 +78,9 @@ def _webgpu(device: Any) -> dict[str, Any]:
 
 
 SPECIAL = {
-    "CPU": lambda device: {"shares_host_memory": is_host(), "library": "aten" if is_host() else ""},
+    "CPU": lambda device: {"shares_host_memory": is_host(), "library": library()},
     "CL": _opencl,
-    "CUDA": lambda device: {"driver": "CUDA"},
+    "CUDA": lambda device: {"driver": "CUDA", "library": library()},
     "WEBGPU": _webgpu,
 }
 

@@ -130,6 +130,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       "flush", [](int device, const std::string& reason) { flush(static_cast<c10::DeviceIndex>(device), reason.c_str()); },
       py::call_guard<py::gil_scoped_release>());
   m.def("pending", [](int device) { return trace_of(static_cast<c10::DeviceIndex>(device)).nodes.size(); });
+  m.def("set_pending_bytes", [](int64_t bytes) { bounds().bytes = bytes; });
   m.def("set_bounds", [](size_t nodes, size_t soft_nodes, int64_t bytes) { bounds() = {nodes, soft_nodes, bytes}; });
   m.def("set_program_bound", [](size_t bound) { program_bound() = bound; });
   m.def("clear_programs", &clear_programs);

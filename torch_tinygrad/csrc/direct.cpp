@@ -5,11 +5,13 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
 #include "host_memory.h"
 #include "kernels_only.h"
+#include "python.h"
 #include "random_stream.h"
 #include "recorder.h"
 
@@ -49,7 +51,7 @@ struct Plan {
 
 class Runner {
  public:
-  explicit Runner(Trace& trace) : trace_(trace), memory_(trace.storages.size()) {}
+  explicit Runner(Trace& trace) : trace_(trace), device_(*aten_device(trace.device)), memory_(trace.storages.size()) {}
 
   void run(const Node& node) {
     torch::jit::Stack stack = arguments_of(node);
@@ -57,7 +59,9 @@ class Runner {
       const int64_t seed = number(node.outs - 2), offset = number(node.outs - 1);
       if (draws(*node.op)) return draw(*node.op, stack, results_of(node, stack), seed, offset);
       seed_generator(*node.op, stack, seed_for_cpu(seed, offset));
+      if (!device_.is_cpu()) return run_on_cpu(node, stack);
     }
+    if (!has_kernel(*node.op)) return run_on_cpu(node, stack);
     node.op->op.callBoxed(&stack);
     keep(node, std::move(stack));
   }
@@ -71,12 +75,12 @@ class Runner {
   at::IntArrayRef sizes(const Region& r) const { return {trace_.ints.data() + r.shape, r.ndim}; }
   at::IntArrayRef strides(const Region& r) const { return {trace_.ints.data() + r.shape + r.ndim, r.ndim}; }
 
-  // The bytes of a storage, as the CPU's. All tensors over it share one, so that ATen sees who overlaps whom.
+  // The bytes of a storage, as ATen's. All tensors over it share one, so that ATen sees who overlaps whom.
   const c10::Storage& memory_of(int32_t index) {
     c10::Storage& memory = memory_[index];
     if (memory) return memory;
     Storage& storage = *trace_.storages[index];
-    if (storage.buffer == nullptr) storage.buffer = host_buffer(storage.device, storage.nbytes);  // never written
+    if (storage.buffer == nullptr) storage.buffer = new_buffer(storage.device, storage.nbytes);  // never written
     if (storage.buffer->owner) return memory = storage.buffer->owner;
     auto* kept = new std::shared_ptr<Buffer>(storage.buffer);
     c10::DataPtr data(storage.buffer->host, kept, [](void* p) { delete static_cast<std::shared_ptr<Buffer>*>(p); }, at::kCPU);
@@ -84,11 +88,14 @@ class Runner {
                                                                        /*allocator=*/nullptr, /*resizable=*/false));
   }
   Tensor tensor_of(const Region& region) {
-    Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(memory_of(region.storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(region.dtype));
+    Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory_of(region.storage)), c10::DispatchKeySet(key()),
+                                                             c10::scalarTypeToTypeMeta(region.dtype));
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes(region), strides(region), region.offset);
     return tensor;
   }
+
+  c10::DispatchKey key() const { return c10::computeDispatchKey(std::nullopt, std::nullopt, device_); }
+  bool has_kernel(const OpInfo& info) const { return device_.is_cpu() || info.op.hasComputedKernelForDispatchKey(key()); }
 
   int64_t number(uint32_t ref) const { return trace_.numbers[trace_.refs[ref].index].i; }
   at::Scalar scalar_of(const ArgRef& ref) const {
@@ -127,7 +134,7 @@ class Runner {
         stack.emplace_back();
       }
     }
-    if (!node.op->reads_tensors && node.outs < node.writes) fix_dtype(node, stack);
+    if (!node.op->reads_tensors && node.outs < node.writes) fix_options(node, stack);
     return stack;
   }
   c10::IValue list_of(OpInfo::Kind kind, uint32_t begin, uint32_t count) {
@@ -148,12 +155,62 @@ class Runner {
     for (uint32_t i = 0; i < count; i++) list.push_back(scalar_of(trace_.refs[begin + i]));
     return list;
   }
-  // A factory without a dtype takes the default one, which may have changed since it was recorded.
-  void fix_dtype(const Node& node, torch::jit::Stack& stack) const {
+  // A factory makes its result on ATen's device. Without a dtype it would take the default one, which may have changed
+  // since it was recorded.
+  void fix_options(const Node& node, torch::jit::Stack& stack) const {
     const ArgRef& out = trace_.refs[node.outs];
     const auto& arguments = node.op->op.schema().arguments();
-    for (size_t i = 0; i < stack.size() && out.kind == ArgRef::Kind::Region; i++)
+    for (size_t i = 0; i < stack.size() && out.kind == ArgRef::Kind::Region; i++) {
       if (stack[i].isNone() && arguments[i].name() == "dtype") stack[i] = c10::IValue(trace_.regions[out.index].dtype);
+      if (arguments[i].name() == "device") stack[i] = c10::IValue(device_);
+    }
+  }
+
+  // An operator of which ATen has a kernel for the CPU alone: arguments come down, what it writes goes up.
+  void run_on_cpu(const Node& node, torch::jit::Stack& stack) {
+    torch::jit::Stack below;
+    for (const c10::IValue& value : stack) below.push_back(on_cpu(value));
+    const torch::jit::Stack given = below;
+    node.op->op.callBoxed(&below);
+    for (size_t i = 0; i < stack.size(); i++) {
+      if (!node.op->args[i].write) continue;
+      if (stack[i].isTensor()) {
+        stack[i].toTensor().copy_(given[i].toTensor());
+      } else if (stack[i].isTensorList()) {
+        for (size_t t = 0; t < stack[i].toListRef().size(); t++)
+          stack[i].toListRef()[t].toTensor().copy_(given[i].toListRef()[t].toTensor());
+      }
+    }
+    warn_fallback(node.op->name);
+    stats().fallbacks[node.op->name]++;
+    if (node.op->writes) {
+      // What it changed is back in its place; only fresh results are to be kept.
+      std::vector<Tensor> changed;
+      for (size_t i = 0; i < given.size(); i++)
+        if (node.op->args[i].write && given[i].isTensor()) changed.push_back(given[i].toTensor());
+      auto is_changed = [&](const c10::IValue& value) {
+        return value.isTensor() &&
+               std::any_of(changed.begin(), changed.end(), [&](const Tensor& t) { return t.is_same(value.toTensor()); });
+      };
+      below.erase(std::remove_if(below.begin(), below.end(), is_changed), below.end());
+    }
+    keep(node, std::move(below));
+  }
+  static c10::IValue on_cpu(const c10::IValue& value) {
+    if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(value.toTensor().cpu()) : value;
+    if (value.isDevice()) return c10::IValue(at::Device(at::kCPU));
+    if (value.isTensorList()) {
+      c10::List<Tensor> list;
+      for (const Tensor& t : value.toTensorList()) list.push_back(t.cpu());
+      return list;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> list;
+      for (const std::optional<Tensor>& t : value.toOptionalTensorList())
+        list.push_back(t && t->defined() ? std::optional<Tensor>(t->cpu()) : t);
+      return list;
+    }
+    return value;
   }
 
   // Operators whose stream is not written here take the CPU's generator, seeded by ours.
@@ -208,10 +265,12 @@ class Runner {
   void keep(const Region& region, Tensor result) {
     Storage& storage = *trace_.storages[region.storage];
     if (storage.nbytes == 0) return;
+    // The CPU's kernels keep something for the gradient that others compute again: nobody reads it.
+    if (result.numel() == 0 && c10::multiply_integers(sizes(region)) != 0) return;
     const bool lies_as_promised = result.scalar_type() == region.dtype && result.sizes() == sizes(region) &&
                                   result.strides() == strides(region) && result.storage_offset() == 0 && !result.is_conj() &&
-                                  !result.is_neg() && result.storage().nbytes() >= storage.nbytes &&
-                                  result.storage().allocator() == c10::GetCPUAllocator();
+                                  !result.is_neg() && result.storage().nbytes() >= storage.nbytes && result.device() == device_ &&
+                                  (!device_.is_cpu() || result.storage().allocator() == c10::GetCPUAllocator());
     if (lies_as_promised && result.use_count() == 1 && result.storage().use_count() == 1) {
       storage.buffer = adopted_buffer(storage.device, storage.nbytes, result.storage());
     } else {
@@ -220,12 +279,14 @@ class Runner {
   }
 
   Trace& trace_;
+  const c10::Device device_;
   std::vector<c10::Storage> memory_;  // by number of the storage, while it is in use
 };
 
 }  // namespace
 
 std::exception_ptr run_directly(Trace& trace) {
+  begin_direct(trace.device);
   const KernelsOnly kernels_only;
   const AtenTakesHostMemory on_huge_pages;
   Plan plan(trace);

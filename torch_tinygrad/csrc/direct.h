@@ -1,4 +1,4 @@
-// Runs a trace at once: node by node through ATen's CPU kernels, on the memory of its storages.
+// Runs a trace at once: node by node through ATen's kernels for the device behind, on the memory of its storages.
 #pragma once
 
 #include <exception>

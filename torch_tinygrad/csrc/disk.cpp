@@ -298,12 +298,7 @@ std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device) 
   std::memcpy(&head, bytes->data() + kMagic.size(), sizeof(Head));
   const std::string_view payload = std::string_view(*bytes).substr(kMagic.size() + sizeof(Head));
   if (!(checksum(payload) == head.payload)) return nullptr;
-  std::shared_ptr<Program> program;
-  if (is_host(device)) {
-    program = HostProgram::read_from(payload);
-  } else {
-    program = load_object(payload, device);
-  }
+  const std::shared_ptr<Program> program = program_from_bytes(payload, device);
   if (program != nullptr) program->constants = head.constants;
   return program;
 }

@@ -71,7 +71,7 @@ class Search {
 
   Entry* from_service() {
     if (family_.request == nullptr) return nullptr;
-    std::optional<Answer> answer = take_answer(family_.request->name);
+    std::optional<Answer> answer = take_answer(family_.request->name, trace_.device);
     if (!answer) return nullptr;
     const std::unique_ptr<Request> request = std::move(family_.request);
     if (answer->program == nullptr) {
@@ -145,7 +145,7 @@ void flush_trace(Trace& trace, const char* reason) {
   }
   const auto start = Clock::now();
   const Mode mode = mode_for(trace.device);
-  const bool has_direct_way = is_host(trace.device);
+  const bool has_direct_way = aten_device(trace.device).has_value();
   std::optional<Search> search;
   Entry* entry = nullptr;
   std::optional<PythonError> cause;

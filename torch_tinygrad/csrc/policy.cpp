@@ -35,7 +35,7 @@ void set_compile_mode(Mode value) {
 }
 
 Mode mode_for(c10::DeviceIndex device) {
-  if (!is_host(device)) return Mode::Always;
+  if (!aten_device(device)) return Mode::Always;  // there is no other way
   if (mode == Mode::Mixed) return draws() % 2 ? Mode::Always : Mode::Never;
   return mode == Mode::Auto && at::globalContext().deterministicAlgorithms() ? Mode::Never : mode.load();
 }

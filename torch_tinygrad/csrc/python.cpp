@@ -1,6 +1,8 @@
 // Calls up into Python, and the trace as Python sees it.
 #include "python.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/Exceptions.h>
@@ -10,6 +12,7 @@
 #include <atomic>
 
 #include "device.h"
+#include "kernels_only.h"
 #include "memory_stats.h"
 #include "recorder.h"
 #include "up.h"
@@ -21,9 +24,10 @@ namespace {
 
 // The Python side, set once at import. Never destroyed: the interpreter may be gone by then.
 struct Up {
-  py::object op_traits, warn_fallback, compile, request, load, new_buffer, upload, download, synchronize, empty_cache, memory_info, Region,
-      Number, Storage, Trace;
+  py::object op_traits, warn_fallback, compile, request, load, new_buffer, wrap, begin_direct, upload, download, synchronize, empty_cache,
+      memory_info, Region, Number, Storage, Trace;
   bool host;
+  std::optional<c10::DeviceType> library;
 };
 Up* up = nullptr;
 py::object* prepare = nullptr;
@@ -109,6 +113,30 @@ py::list positions_of(const std::vector<bool>& varying) {
   return positions;
 }
 
+at::Tensor bytes_of(const Buffer& buffer, size_t offset, size_t nbytes) {
+  return at::empty({0}, at::TensorOptions().device(buffer.owner.device()).dtype(at::kByte))
+      .set_(buffer.owner, static_cast<int64_t>(offset), {static_cast<int64_t>(nbytes)}, {1});
+}
+at::Tensor bytes_at(const void* address, size_t nbytes) {
+  return at::from_blob(const_cast<void*>(address), {static_cast<int64_t>(nbytes)}, at::TensorOptions().dtype(at::kByte));
+}
+
+// The engine's buffer of these bytes.
+py::object object_of(Buffer& buffer) {
+  if (buffer.object == nullptr) {
+    const KernelsOnly kernels_only;
+    buffer.object = the_up().wrap(static_cast<int>(buffer.device), bytes_of(buffer, 0, buffer.nbytes)).release().ptr();
+  }
+  return py::reinterpret_borrow<py::object>(buffer.object);
+}
+
+// A buffer that the engine made.
+std::shared_ptr<Buffer> buffer_of(c10::DeviceIndex device, size_t nbytes, py::object object) {
+  c10::Storage owner;
+  if (aten_device(device)) owner = object.attr("owner").cast<at::Tensor>().storage();
+  return object_buffer(device, nbytes, object.release().ptr(), std::move(owner));
+}
+
 // A program that the engine runs: for devices with memory of their own.
 class ObjectProgram final : public Program {
  public:
@@ -130,17 +158,25 @@ class ObjectProgram final : public Program {
     for (const auto& item : object_.attr("inputs")) {
       auto& storage = *trace.storages[item.cast<uint32_t>()];
       if (storage.buffer == nullptr) storage.buffer = new_buffer(storage.device, storage.nbytes);
-      inputs.append(py::reinterpret_borrow<py::object>(storage.buffer->object));
+      inputs.append(object_of(*storage.buffer));
     }
     for (const auto& item : object_.attr("lifted")) {
       const Number& number = given[item.cast<uint32_t>()];
       numbers.append(number.is_float ? py::object(py::float_(number.f)) : py::object(py::int_(number.i)));
     }
-    const py::list outputs = object_.attr("run")(inputs, numbers);
+    py::list outputs;
+    try {
+      outputs = object_.attr("run")(inputs, numbers);
+    } catch (py::error_already_set& error) {
+      started = object_.attr("started").cast<bool>();
+      if (!error.matches(py::module_::import("torch").attr("OutOfMemoryError"))) throw;
+      throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, py::str(error.value()).cast<std::string>());
+    }
+    times = object_.attr("times").cast<std::vector<double>>();
     size_t next = 0;
     for (const auto& item : object_.attr("outputs")) {
       auto& storage = *trace.storages[item.cast<uint32_t>()];
-      storage.buffer = object_buffer(storage.device, storage.nbytes, py::object(outputs[next++]).release().ptr());
+      storage.buffer = buffer_of(storage.device, storage.nbytes, outputs[next++]);
     }
   }
   std::optional<std::string> to_bytes() const override {
@@ -169,11 +205,28 @@ void ensure_ready() {
   ready = up != nullptr;
 }
 
-void set_up(const py::dict& hooks, bool host) {
-  up = new Up{hooks["op_traits"],   hooks["warn_fallback"], hooks["compile"],     hooks["request"],
-              hooks["load"],        hooks["new_buffer"],    hooks["upload"],      hooks["download"],
-              hooks["synchronize"], hooks["empty_cache"],   hooks["memory_info"], hooks["Region"],
-              hooks["Number"],      hooks["Storage"],       hooks["Trace"],       host};
+void set_up(const py::dict& hooks, bool host, const std::string& library) {
+  std::optional<c10::DeviceType> type;
+  if (!library.empty()) type = c10::Device(library).type();
+  up = new Up{hooks["op_traits"],
+              hooks["warn_fallback"],
+              hooks["compile"],
+              hooks["request"],
+              hooks["load"],
+              hooks["new_buffer"],
+              hooks["wrap"],
+              hooks["begin_direct"],
+              hooks["upload"],
+              hooks["download"],
+              hooks["synchronize"],
+              hooks["empty_cache"],
+              hooks["memory_info"],
+              hooks["Region"],
+              hooks["Number"],
+              hooks["Storage"],
+              hooks["Trace"],
+              host,
+              type};
 }
 
 OpTraits op_traits(const std::string& name) {
@@ -234,7 +287,8 @@ std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& va
   return std::make_shared<ObjectProgram>(result);
 }
 
-std::shared_ptr<Program> load_object(std::string_view bytes, c10::DeviceIndex device) {
+std::shared_ptr<Program> program_from_bytes(std::string_view bytes, c10::DeviceIndex device) {
+  if (is_host(device)) return HostProgram::read_from(bytes);
   py::gil_scoped_acquire gil;
   try {
     return std::make_shared<ObjectProgram>(the_up().load(py::bytes(bytes.data(), bytes.size()), static_cast<int>(device)));
@@ -264,11 +318,29 @@ void throw_python_error() {
 
 bool is_host(c10::DeviceIndex) { return the_up().host; }
 
+std::optional<c10::Device> aten_device(c10::DeviceIndex device) {
+  const auto& library = the_up().library;
+  if (!library) return std::nullopt;
+  return *library == c10::DeviceType::CPU ? c10::Device(*library) : c10::Device(*library, device);
+}
+
+void begin_direct(c10::DeviceIndex device) {
+  if (is_host(device)) return;
+  py::gil_scoped_acquire gil;
+  release_objects();
+  the_up().begin_direct(static_cast<int>(device));
+}
+
 std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes) {
   if (is_host(device)) return host_buffer(device, nbytes);
   check_memory_limit(device, nbytes);
+  if (const auto on = aten_device(device)) {
+    const KernelsOnly kernels_only;
+    return adopted_buffer(device, nbytes,
+                          at::empty({static_cast<int64_t>(nbytes)}, at::TensorOptions().device(*on).dtype(at::kByte)).storage());
+  }
   py::gil_scoped_acquire gil;
-  return object_buffer(device, nbytes, the_up().new_buffer(static_cast<int>(device), nbytes).release().ptr());
+  return buffer_of(device, nbytes, the_up().new_buffer(static_cast<int>(device), nbytes));
 }
 
 std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size_t nbytes) {
@@ -278,10 +350,17 @@ std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size
     return buffer;
   }
   check_memory_limit(device, nbytes);
+  if (aten_device(device)) {
+    const KernelsOnly kernels_only;
+    auto buffer = new_buffer(device, nbytes);
+    // From ordinary memory, which has been read when this returns: nothing the device still does is waited for.
+    bytes_of(*buffer, 0, nbytes).copy_(bytes_at(source, nbytes), /*non_blocking=*/true);
+    return buffer;
+  }
   py::gil_scoped_acquire gil;
   release_objects();
   const auto view = py::memoryview::from_memory(source, static_cast<ssize_t>(nbytes));
-  return object_buffer(device, nbytes, the_up().upload(static_cast<int>(device), view).release().ptr());
+  return buffer_of(device, nbytes, the_up().upload(static_cast<int>(device), view));
 }
 
 void wait_for_device(c10::DeviceIndex device) {
@@ -305,6 +384,11 @@ std::pair<size_t, size_t> device_memory_info(c10::DeviceIndex device) {
 void download(const Buffer& buffer, size_t offset, void* destination, size_t nbytes) {
   if (buffer.host != nullptr) {
     std::memcpy(destination, static_cast<const char*>(buffer.host) + offset, nbytes);
+    return;
+  }
+  if (buffer.object == nullptr) {  // no program of the engine has written it
+    const KernelsOnly kernels_only;
+    bytes_at(destination, nbytes).copy_(bytes_of(buffer, offset, nbytes));
     return;
   }
   py::gil_scoped_acquire gil;

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& va
 bool request(const std::string& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group);
 
 // A program from what its `to_bytes` gave; none where it cannot be made from them.
-std::shared_ptr<Program> load_object(std::string_view bytes, c10::DeviceIndex device);
+std::shared_ptr<Program> program_from_bytes(std::string_view bytes, c10::DeviceIndex device);
 
 // Thrown by `compile`; the Python error is kept for throw_python_error.
 struct CompileFailed : std::exception {
@@ -57,8 +58,15 @@ class PythonError {
   _object *type_, *value_, *traceback_;
 };
 
-// Buffers. On a device that shares the host's memory these are plain memory; elsewhere the engine makes them.
 bool is_host(c10::DeviceIndex device);
+// Whose kernels ATen can run on the device's memory: the CPU's where that is the host's, CUDA's where PyTorch was built for
+// it and shares tinygrad's context. Nothing on other devices.
+std::optional<c10::Device> aten_device(c10::DeviceIndex device);
+// Called before ATen's kernels run by themselves on memory that programs of the engine use as well.
+void begin_direct(c10::DeviceIndex device);
+
+// Buffers. On a device that shares the host's memory these are plain memory; where ATen has kernels it makes them, and
+// elsewhere the engine.
 std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes);
 std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size_t nbytes);
 void wait_for_device(c10::DeviceIndex device);  // until what was started on it has run

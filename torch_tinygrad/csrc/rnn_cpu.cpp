@@ -1,4 +1,5 @@
-// Recurrent cells and layers on the CPU: PyTorch's fused cells have no kernels there, and the layers of rnn.cpp are our own.
+// Recurrent cells and layers in ATen's operators: PyTorch's fused cells have no kernels on the CPU, and the layers of rnn.cpp
+// are our own.
 // Workspaces hold what those of lower/rnn.py hold, so that a forward pass may be run one way and its gradient the other.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/TensorBody.h>
@@ -186,6 +187,11 @@ bool has_kernel(const char* name) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(tiny, CPU, m) {
+  m.impl("recurrent_layer", TORCH_FN(layer));
+  m.impl("recurrent_layer_backward", TORCH_FN(layer_backward));
+}
+
+TORCH_LIBRARY_IMPL(tiny, CUDA, m) {
   m.impl("recurrent_layer", TORCH_FN(layer));
   m.impl("recurrent_layer_backward", TORCH_FN(layer_backward));
 }

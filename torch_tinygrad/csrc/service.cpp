@@ -39,7 +39,7 @@ bool ask_for_program(const Hash& hash, const Trace& trace, const std::vector<boo
   return false;
 }
 
-std::optional<Answer> take_answer(const Hash& hash) {
+std::optional<Answer> take_answer(const Hash& hash, c10::DeviceIndex device) {
   Reply reply;
   {
     std::lock_guard<std::mutex> guard(mutex);
@@ -49,7 +49,7 @@ std::optional<Answer> take_answer(const Hash& hash) {
     replies.erase(it);
   }
   if (!reply.failure.empty()) return Answer{nullptr, std::move(reply.failure), reply.passing};
-  std::shared_ptr<Program> program = HostProgram::read_from(reply.program);
+  std::shared_ptr<Program> program = program_from_bytes(reply.program, device);
   if (program == nullptr) return Answer{nullptr, "its bytes are damaged"};
   return Answer{std::move(program)};
 }

@@ -21,7 +21,7 @@ struct Answer {
 bool ask_for_program(const Hash& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group);
 
 // The answer to a request, once there is one; it is given once.
-std::optional<Answer> take_answer(const Hash& name);
+std::optional<Answer> take_answer(const Hash& name, c10::DeviceIndex device);
 
 size_t requests_pending();
 

@@ -162,13 +162,13 @@ std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes) {
 
 std::shared_ptr<Buffer> adopted_buffer(c10::DeviceIndex device, size_t nbytes, c10::Storage owner) {
   count_buffer(device, static_cast<int64_t>(nbytes));
-  void* const host = owner.mutable_data();
+  void* const host = is_host(device) ? owner.mutable_data() : nullptr;
   return std::make_shared<Buffer>(device, nbytes, host, nullptr, std::move(owner));
 }
 
-std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, PyObject* object) {
+std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, PyObject* object, c10::Storage owner) {
   count_buffer(device, static_cast<int64_t>(nbytes));
-  return std::make_shared<Buffer>(device, nbytes, nullptr, object);
+  return std::make_shared<Buffer>(device, nbytes, nullptr, object, std::move(owner));
 }
 
 void release_objects() {

@@ -18,7 +18,8 @@ struct _object;  // PyObject
 namespace tiny {
 
 // The bytes of a storage. On a device whose memory is the host's, `host` points to them; on any other, `object` is the
-// engine's own buffer (a Python object, released with the interpreter lock held, at the next flush).
+// engine's own buffer (a Python object, released with the interpreter lock held, at the next flush). Where ATen has kernels
+// for such a device, the bytes are ATen's (`owner`), and the engine's buffer over them is made when a program asks for it.
 struct Buffer {
   Buffer(c10::DeviceIndex device, size_t nbytes, void* host, _object* object, c10::Storage owner = {})
       : device(device), nbytes(nbytes), host(host), object(object), owner(std::move(owner)) {}
@@ -29,8 +30,8 @@ struct Buffer {
   const c10::DeviceIndex device;
   const size_t nbytes;
   void* const host;
-  _object* const object;
-  const c10::Storage owner;       // of `host`, where ATen allocated it
+  _object* object;
+  const c10::Storage owner;       // of the bytes, where ATen allocated them
   std::shared_ptr<void> derived;  // what a step keeps of these bytes in another form, until they are written
 };
 
@@ -58,7 +59,7 @@ Storage* storage_of(const c10::DataPtr& data);
 // Memory of devices that share the host's: freed blocks are kept and reused.
 std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes);
 std::shared_ptr<Buffer> adopted_buffer(c10::DeviceIndex device, size_t nbytes, c10::Storage owner);
-std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, _object* object);
+std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, _object* object, c10::Storage owner = {});
 
 // Python objects of buffers that died without the interpreter lock: released here.
 void release_objects();

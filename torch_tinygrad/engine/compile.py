@@ -23,7 +23,9 @@ from .schedule import Schedule, schedule
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
     trace = expand_layers(Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers))
-    trace = without_addends(as_products(trace, contractions.prefers_aten), contractions.prefers_aten)
+    if target(device).shares_host_memory:
+        trace = as_products(trace, contractions.prefers_aten)
+    trace = without_addends(trace, contractions.prefers_aten)
     if simplify:
         trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift, can_sequence=can_sequence)
     return build(trace, varying, device, contractions.prefers_aten, in_place)

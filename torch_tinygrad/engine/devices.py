@@ -39,6 +39,13 @@ def lacking() -> list[torch.dtype]:
     return [dtype for dtype, part in parts.items() if part in target().lacks]
 
 
+def most_pending() -> int:
+    """Bytes of results that may be pending: a share of the device's memory, where that is known."""
+    if target().library == "cuda":
+        return torch.cuda.mem_get_info()[1] // 2
+    return 2 << 30
+
+
 def activate(device: str) -> None:
     """Makes the device current in this thread, where its driver asks for that: flushes come from any thread."""
     opened = Device[device]
@@ -66,7 +73,33 @@ def memory_info(index: int) -> tuple[int, int]:
     return free.value, total.value
 
 
+def wrap(device: str, owner: torch.Tensor) -> Buffer:
+    """A buffer over ATen's memory, which lives as long as it does."""
+    options = BufferSpec(external_ptr=owner.data_ptr())
+    buffer = Buffer(device, owner.nbytes, dtypes.uint8, options=options).ensure_allocated()
+    buffer.owner = owner
+    return buffer
+
+
+def library_device(device: str) -> torch.device:
+    """PyTorch's own device with the same memory."""
+    return torch.device(target(device).library, int(device.partition(":")[2] or 0))
+
+
+def wrap_for(index: int, owner: torch.Tensor) -> Buffer:
+    return wrap(device_name(index), owner)
+
+
+def begin_direct(index: int) -> None:
+    """Before ATen's kernels run by themselves: what they write is not where programs left it."""
+    LAST_WRITES.clear()
+    if target().library == "cpu":  # whose kernels do not wait for tinygrad's; on CUDA both are in one stream
+        synchronize(index)
+
+
 def allocate(device: str, nbytes: int, options: BufferSpec | None = None) -> Buffer:
+    if target(device).library:
+        return wrap(device, torch.empty(nbytes, dtype=torch.uint8, device=library_device(device)))
     wanted = f"tiny: out of memory: tried to allocate {nbytes} bytes on {device}"
     if nbytes > (most := target(device).most_bytes):
         raise torch.OutOfMemoryError(f"{wanted}, whose buffers have at most {most}")
@@ -153,3 +186,5 @@ def empty_cache() -> None:
         Device[device].synchronize()
         if hasattr(allocator := Device[device].allocator, "free_cache"):
             allocator.free_cache()
+    if target().library == "cuda":
+        torch.cuda.empty_cache()

@@ -14,7 +14,7 @@ from torch_tinygrad.trace.geometry import covers
 from torch_tinygrad.values.steps import AtenStep, Operand
 
 from . import explain
-from .aten import nbytes
+from .aten import WRITES_DIRECTLY, nbytes, out_form
 from .images import image_of
 from .independence import Independence
 from .layout import INPUT, NOWHERE, Place, lay_out
@@ -72,27 +72,9 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     return program
 
 
-def out_form(op: str, results: int):
-    """The overload that writes into given results, where ATen has one with the same arguments."""
-    overload = overload_of(op)
-    names = [a.name for a in overload._schema.arguments]
-    packet = overload._overloadpacket
-    for candidate in packet.overloads():
-        schema = getattr(packet, candidate)._schema
-        outs = [a for a in schema.arguments if a.is_out]
-        if len(outs) == results and [a.name for a in schema.arguments if not a.is_out] == names:
-            if all("[]" not in str(a.type) for a in outs):
-                return getattr(packet, candidate)
-    return None
-
-
 def fills(meta: Operand, buffer: UOp) -> bool:
     """Whether a result takes up all of its buffer, without gaps."""
     return covers(bytes_of(buffer) // meta.dtype.itemsize, meta.shape, meta.stride, 0)
-
-
-# Operators whose `out=` overload does the work in place rather than copying a result.
-WRITES_DIRECTLY = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_log_softmax"}
 
 
 def writes_directly(step: AtenStep):

@@ -6,12 +6,14 @@ buffers and goes through the steps.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy
+import torch
 from tinygrad import Device, dtypes
 from tinygrad.device import Buffer
 from tinygrad.engine.jit import graph_class
@@ -20,8 +22,8 @@ from tinygrad.uop.ops import Ops, ProgramInfo, UOp
 
 from torch_tinygrad.target import target
 
-from . import explain
-from .aten import AtenCall, nbytes
+from . import cuda, explain
+from .aten import aten_call, has_library_kernel, nbytes
 from .devices import ARENAS, activate, allocate, copy_in, device_name, write
 from .graphs import Batch
 from .layout import ARENA, CONSTANT, FLOATS, INPUT, INTS, OUTPUT, Operand, lay_out
@@ -32,6 +34,8 @@ from .schedule import Schedule
 # Kernels in a program's first graph; each further one holds twice as many. The device starts on the first while the
 # host prepares the next.
 FIRST_BATCH = 32
+# Fewer are launched one by one: updating a graph and launching it takes longer.
+LEAST_BATCH = 4
 
 
 # Bytes of a result that somebody may well be waiting for, such as a loss: a graph ends where it is ready.
@@ -78,6 +82,10 @@ class Operands:
         for number in numbers[: max(0, len(self.bases) - numbers.start)]:
             self.bases[number] = None
 
+    def owner(self, i: int) -> torch.Tensor:
+        """ATen's memory that operand i lies in, where the buffers are ATen's."""
+        return self.bases[self.table[i][0]].owner
+
     def view(self, i: int) -> Buffer:
         base, offset, nbytes = self.table[i]
         buffer = self.bases[base]
@@ -96,10 +104,14 @@ class Kernel:
         self.runtime = get_runtime(device, program)
         self.sizes: dict[str, Any] = {"vals": info.vals({})}
         self.sizes["global_size"], self.sizes["local_size"] = info.launch_dims({})
+        self.launch = cuda.Launch(self.runtime, self.operands, self.sizes) if target(device).driver == "CUDA" else None
 
     def run(self, operands: Operands) -> None:
+        if self.launch is not None:
+            return self.launch(operands)
         opaque = operands.opaque
         self.runtime(*[opaque[i] for i in self.operands], **self.sizes)
+        return None
 
     def as_call(self, device: str, table: list[tuple[int, int, int]]) -> UOp:
         """The launch as tinygrad's graphs take it: operands are parameters, and none but those the kernel uses."""
@@ -167,7 +179,7 @@ def plan_of(schedule: Schedule) -> Plan:
         elif kind.op is Ops.CUSTOM_FUNCTION:
             step = graph.step(call)
             moved = sum(map(nbytes, (*step.inputs, *step.results)))
-            if step.is_fallback:
+            if step.is_fallback and not has_library_kernel(graph.device, step):
                 plan.fallbacks[step.op] = plan.fallbacks.get(step.op, 0) + 1
             plan.description.append(f"aten {step.op}")
             plan.steps.append(Aten(step, operands))
@@ -199,6 +211,9 @@ class RemoteProgram:
 
     def __init__(self, plan: Plan, device: str):
         self.plan, self.device = plan, device
+        self.started = False  # whether the last run came to its first step
+        self.is_timed = target(device).library == "cuda" and os.environ.get("TORCH_TINY_DEBUG", "0") >= "2"
+        self.times: list[float] = []  # of the steps, microseconds
         self.inputs, self.outputs, self.output_bytes = plan.inputs, plan.outputs, plan.output_bytes
         self.temporaries = plan.temporaries
         self.lifted = [*plan.floats, *plan.ints]
@@ -208,6 +223,7 @@ class RemoteProgram:
         self.operands = Operands(device, plan.table)
         self.steps = self._batched([self._step(step) for step in plan.steps])
         self.marks = self._marks()
+        self.overwritten = [number for number in self._last_writers(self.steps) if number < first[OUTPUT]]
 
         used = {plan.table[i][0] for step in plan.steps if not isinstance(step, Constant) for i in step.operands}
         for number, constant in enumerate(plan.constants, first[CONSTANT]):
@@ -236,7 +252,7 @@ class RemoteProgram:
             return Kernel(self.device, step.program, step.operands)
         if isinstance(step, Constant):
             return Copy(step.destination, self.plan.constants[step.number])
-        return AtenCall(step.step, step.operands)
+        return aten_call(self.device, step.step, step.operands)
 
     def _last_writers(self, steps: list[Step]) -> dict[int, int]:
         """For each input and output that steps write, by the number of its buffer, the last step that does."""
@@ -247,6 +263,8 @@ class RemoteProgram:
         """For steps after which somebody may read: the mark to set, and the buffers that are final then."""
         found: dict[int, tuple[Mark, list[int]]] = {}
         for number, k in self._last_writers(self.steps).items():
+            if number < self.first[OUTPUT]:
+                continue  # parameters: who reads one does so between steps
             if k not in found:
                 if (mark := new_mark(self.device)) is None:
                     break
@@ -256,7 +274,7 @@ class RemoteProgram:
 
     def _batched(self, steps: list[Step]) -> list[Step]:
         """Neighbouring kernels together, where the device has graphs."""
-        if Device[self.device].graph is None:
+        if Device[self.device].graph is None or self.is_timed:
             return steps
         runner = graph_class(Device[self.device])
         result: list[Step] = []
@@ -270,7 +288,7 @@ class RemoteProgram:
         }
 
         def close() -> None:
-            if len(batch) > 1:
+            if len(batch) >= LEAST_BATCH:
                 result.append(Batch(self.device, list(batch), list(calls)))
             else:
                 result.extend(batch)
@@ -296,6 +314,7 @@ class RemoteProgram:
 
     def run(self, inputs: list[Buffer], numbers: list[float]) -> list[Buffer]:
         activate(self.device)
+        self.started = False
         operands, first = self.operands, self.first
         outputs = [allocate(self.device, nbytes) for nbytes in self.output_bytes]
         if len(self.temporaries) == 1:
@@ -309,14 +328,23 @@ class RemoteProgram:
             operands.set(i, buffer)
         for part, array in self.numbers:
             array.set(numbers[part])
-        for k, step in enumerate(self.steps):
-            step.run(operands)
-            if k in self.marks:
-                mark, written = self.marks[k]
-                mark.set()
-                for number in written:
-                    LAST_WRITES[operands.bases[number]] = mark
+        if LAST_WRITES:
+            for number in self.overwritten:
+                LAST_WRITES.pop(operands.bases[number], None)
+        self.started = True
+        times = cuda.Times() if self.is_timed else None
+        with torch.no_grad():
+            for k, step in enumerate(self.steps):
+                step.run(operands)
+                if times is not None:
+                    times.step()
+                if k in self.marks:
+                    mark, written = self.marks[k]
+                    mark.set()
+                    for number in written:
+                        LAST_WRITES[operands.bases[number]] = mark
         operands.release(range(0, first[FLOATS]))
+        self.times = times.microseconds() if times is not None else []
         return outputs
 
 

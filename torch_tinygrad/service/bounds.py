@@ -7,6 +7,8 @@ import resource
 import signal
 from dataclasses import dataclass
 
+from ..choice import is_host
+
 # Signals by which a process ends for a fault of its own. Others come from outside.
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP}
 
@@ -33,7 +35,8 @@ class Bounds:
     def from_environment() -> Bounds:
         """`TORCH_TINY_COMPILE_SECONDS` and `TORCH_TINY_COMPILE_MEMORY` (bytes)."""
         searches = any(os.environ.get(name, "0") != "0" for name in ("BEAM", "JITBEAM"))
-        seconds = int(float(os.environ.get("TORCH_TINY_COMPILE_SECONDS", 1200 if searches else 60)))
+        usual = 60 if is_host() else 600  # compilers of GPUs take a tenth of a second for a kernel
+        seconds = int(float(os.environ.get("TORCH_TINY_COMPILE_SECONDS", 1200 if searches else usual)))
         return Bounds(max(1, seconds), int(float(os.environ.get("TORCH_TINY_COMPILE_MEMORY", 4 << 30))))
 
     def apply(self) -> None:
