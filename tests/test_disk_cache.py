@@ -130,10 +130,12 @@ print(json.dumps({"losses": losses, "rows": rows, **torch.tiny.stats()}))
 )
 
 
-def test_programs_of_devices_with_memory_of_their_own_are_kept(tmp_path):
+@pytest.mark.parametrize("library", ["0", "1"])
+def test_programs_of_devices_with_memory_of_their_own_are_kept(tmp_path, library):
     folder = tmp_path / "programs"
-    first, second = (outcome(folder, ELSEWHERE, TORCH_TINY_HOST="0") for _ in range(2))
-    assert first["loads"] == 0 and first["compiles"] > 0 and first["fallbacks"]
+    settings = {"TORCH_TINY_HOST": "0", "TORCH_TINY_LIBRARY": library}
+    first, second = (outcome(folder, ELSEWHERE, **settings) for _ in range(2))
+    assert first["loads"] == 0 and first["compiles"] > 0 and bool(first["fallbacks"]) == (library == "0")
     assert second["compiles"] == 0 and second["loads"] == first["compiles"]
     for same in ("losses", "rows", "kernels", "bytes_moved", "fallbacks"):
         assert second[same] == first[same], same
