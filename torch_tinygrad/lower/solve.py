@@ -131,6 +131,7 @@ def linalg_lu_solve(lu, pivots, b, *, left=True, adjoint=False):
 def lu_unpack(lu, pivots, unpack_data=True, unpack_pivots=True, *, meta):
     rows, columns = lu.shape[-2:]
     steps = min(rows, columns)
+    pivots = pivots.shrink((*((0, s) for s in pivots.shape[:-1]), (0, min(steps, pivots.shape[-1]))))
     p = permutation(row_order(pivots, rows), meta[0].tiny) if unpack_pivots else None
     if not unpack_data:
         return p, None, None
