@@ -19,7 +19,7 @@ def share_context() -> None:
 
     def retain(context, flags, device) -> int:
         status = cuda.cuDevicePrimaryCtxRetain(context, device)
-        return status or cuda.cuCtxSetCurrent(context.contents if hasattr(context, "contents") else context._obj)
+        return status or cuda.cuCtxSetCurrent(context._obj)  # tinygrad passes it by reference
 
     cuda.cuCtxCreate_v2 = retain
 
