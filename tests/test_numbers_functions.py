@@ -89,3 +89,24 @@ def test_powers_are_within_two_units_of_the_last_place(dtype: torch.dtype) -> No
 
 def test_the_sine_of_a_famous_angle() -> None:
     assert torch.sin(torch.tensor([1e22], dtype=torch.float64, device="tiny")).item() == -0.8522008497671888
+
+
+# Where their values pass zero, float64's last places are beyond what a sum of float64 can have.
+@pytest.mark.parametrize("dtype, bound", [(torch.float32, 1.0), (torch.float64, 8.0)], ids=str)
+def test_logarithms_of_gamma(dtype: torch.dtype, bound: float) -> None:
+    arguments = torch.cat(
+        [evenly(dtype, 0.01, 12.0, 150), 1.0 + spread(dtype, 1e-6, 0.4, 40), spread(dtype, 1e-30, 1e20, 60).abs()]
+    )
+    error, place = worst(torch.lgamma, mpmath.loggamma, arguments)
+    assert error <= bound, f"lgamma is {error} off at {place}"
+    if dtype is torch.float32:
+        error, place = worst(torch.digamma, mpmath.digamma, arguments)
+        assert error <= bound, f"digamma is {error} off at {place}"
+
+
+def test_long_running_sums_lose_nothing() -> None:
+    tenths = torch.full((10**6,), 0.1)
+    found = tenths.to("tiny").cumsum(0)[-1].item()
+    assert abs(found - tenths.double().sum().item()) <= 2 * abs(
+        tenths.cumsum(0)[-1].item() - tenths.double().sum().item()
+    )

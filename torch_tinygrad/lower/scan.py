@@ -59,7 +59,9 @@ def short_log_sum(x: Tensor) -> Tensor:
 
 @lowers(aten.cumsum.default)
 def cumsum(x, dim, *, meta):
-    return from_zero(running_sum(x.cast(widen(meta[0].tiny)), dim))
+    # as the CPU: what is added to a long sum is not lost
+    dtype = widest_float() if meta[0].dtype.is_floating_point else meta[0].tiny
+    return from_zero(running_sum(x.cast(dtype), dim))
 
 
 @lowers(aten.cumprod.default)

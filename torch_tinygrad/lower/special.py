@@ -128,8 +128,17 @@ def log_ndtr(x: Tensor) -> Tensor:
 
 
 SHIFT = 7  # the recurrence lifts arguments this far, where Stirling's series has converged
-STIRLING = [1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12]
-DIGAMMA = [-1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12]
+STIRLING = [-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12]
+DIGAMMA = [3617 / 8160, -1 / 12, 691 / 32760, -1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12]
+# lgamma(2 + z) = z * P(z) for |z| <= 1/2: Taylor's series, whose coefficients are values of the zeta function.
+EULER = 0.57721566490153286061
+ABOUT_TWO = [
+    *(
+        (-1) ** k / k * torch.special.zeta(torch.tensor(float(k), dtype=torch.float64), 2.0).item()
+        for k in range(28, 1, -1)
+    ),
+    1.0 - EULER,
+]
 
 
 def fold_whole(x: Tensor) -> Tensor:
@@ -138,17 +147,24 @@ def fold_whole(x: Tensor) -> Tensor:
 
 
 def lgamma_positive(x: Tensor) -> Tensor:
-    low = x < 8.0
-    product = functools.reduce(lambda total, k: total * (x + float(k)), range(1, SHIFT), x)
-    z = low.where(x + float(SHIFT), x)
-    inverse = z.reciprocal()
+    """From lgamma(2 + z), z in [-1/2, 1/2], by whole steps up or down; from 8 on by Stirling's series."""
+    steps = m.floor(x - 1.5)
+    product = functools.reduce(
+        lambda p, k: p * (steps < float(k)).where(1.0, x - float(k)), range(1, SHIFT), steps * 0.0 + 1.0
+    )
+    below, half = x < 1.5, x < 0.5
+    z = half.where(x, below.where(x - 1.0, x - steps - 2.0))
+    logarithm = e.log(half.where(x * (x + 1.0), below.where(x, product)))
+    near = z * polynomial(z, ABOUT_TWO) + below.where(-logarithm, logarithm)
+    inverse = x.reciprocal()
     series = inverse * polynomial(inverse * inverse, STIRLING)
-    value = (z - 0.5) * e.log(z) - z + 0.5 * math.log(2 * math.pi) + series
-    return low.where(value - e.log(product), value)
+    return (x < 8.0).where(near, (x - 0.5) * e.log(x) - x + 0.5 * math.log(2 * math.pi) + series)
 
 
 def lgamma(x: Tensor) -> Tensor:
-    reflected = x < 0.5
+    if x.dtype == dtypes.float32 and m.widest_float() == dtypes.float64:
+        return lgamma(x.cast(dtypes.float64)).cast(dtypes.float32)
+    reflected = x < 0
     value = lgamma_positive(reflected.where(1.0 - x, x))
     value = reflected.where(e.log(math.pi / m.absolute(m.sin_pi(fold_whole(x)))) - value, value)
     pole = m.less_equal(x, constant(0.0, x.dtype)) & m.floor(x).eq(x)
@@ -172,6 +188,8 @@ def cot_pi(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
+    if x.dtype == dtypes.float32 and m.widest_float() == dtypes.float64:
+        return digamma(x.cast(dtypes.float64)).cast(dtypes.float32)
     reflected = x < 0
     value = digamma_positive(reflected.where(1.0 - x, x))
     value = reflected.where(value - math.pi * cot_pi(x), value)
