@@ -248,7 +248,8 @@ def test_an_exit_right_after_a_request_is_silent():
 def test_an_interrupt_at_the_terminal_is_not_for_the_helper():
     process, _ = started(
         """
-        import signal; signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs are started with it ignored
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs are started with it ignored
         asked = Asked()
         asked.ask(1, sums(range(3, 30)))
         compiling_child(asked)
