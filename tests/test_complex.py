@@ -236,9 +236,19 @@ def test_gradients(name):
 def test_a_chain_of_operators_is_one_kernel():
     z, w = number(64, 64, device="tiny"), number(64, 64, seed=1, device="tiny")
     with Cost() as cost:
-        kept = ((z * w + 1j) / (w - 2)).exp() * z.conj()
+        kept = (z * w + 1j) / (w - 2) * z.conj()
         torch.tiny.synchronize()
     cost.expect(kernels=1)
+    cost.no_fallbacks()
+    assert kept.is_complex()
+
+
+def test_what_is_dear_is_computed_once_for_both_parts():
+    z, w = number(64, 64, device="tiny"), number(64, 64, seed=1, device="tiny")
+    with Cost() as cost:
+        kept = ((z * w + 1j) / (w - 2)).exp() * z.conj()
+        torch.tiny.synchronize()
+    cost.expect(kernels=2)  # the exponential, a length and an angle, is stored
     cost.no_fallbacks()
     assert kept.is_complex()
 
