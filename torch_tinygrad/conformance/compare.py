@@ -37,7 +37,7 @@ def message_of(error: BaseException) -> str:
     text = str(error).split("\nException raised from")[0]
     text = re.sub(r"\b(tiny|privateuseone|PrivateUse1)(:\d+)?\b", "cpu", text)
     text = re.sub(r",\s+device='cpu'", "", text)  # printed tensors say where they are, except on the CPU
-    text = re.sub(r"\btiny(\w+)Type\b", r"torch.\1Tensor", text)
+    text = re.sub(r"\b(?:tiny|CPU)(\w+)Type\b", r"torch.\1Tensor", text)
     return re.sub(r"0x[0-9a-f]+", "0x", text).strip()
 
 

@@ -1,16 +1,16 @@
-// Addresses for storages (reserved, never mapped).
+// Storages, their allocator, and the way from addresses to them.
 #include "storage.h"
 
 #include <Python.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
-#include <sys/mman.h>
 
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "addresses.h"
 #include "device.h"
 #include "host_memory.h"
 #include "memory_stats.h"
@@ -18,40 +18,6 @@
 
 namespace tiny {
 namespace {
-
-// Hands out addresses that nothing is mapped at: unique among living storages, reused after them.
-class AddressSpace {
- public:
-  void* take(size_t nbytes) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    const size_t size = size_class(nbytes);
-    auto& free = free_[size];
-    if (!free.empty()) {
-      void* address = free.back();
-      free.pop_back();
-      return address;
-    }
-    if (begin_ == nullptr) {
-      begin_ = static_cast<char*>(mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-      TORCH_CHECK(begin_ != MAP_FAILED, "tiny: could not reserve an address range of ", kReserved, " bytes");
-    }
-    TORCH_CHECK_WITH(OutOfMemoryError, used_ + size <= kReserved, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
-    void* address = begin_ + used_;
-    used_ += size;
-    return address;
-  }
-  void give(void* address, size_t nbytes) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    free_[size_class(nbytes)].push_back(address);
-  }
-
- private:
-  static constexpr size_t kReserved = size_t{1} << 46;
-  std::mutex mutex_;
-  char* begin_ = nullptr;
-  size_t used_ = 0;
-  std::unordered_map<size_t, std::vector<void*>> free_;
-};
 
 AddressSpace& addresses() {
   static auto* space = new AddressSpace;
