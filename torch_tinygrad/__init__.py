@@ -7,6 +7,15 @@ __version__ = "0.1.0"
 _loaded = False
 
 
+def __getattr__(name: str):
+    if name in ("to_tinygrad", "from_tinygrad"):
+        load()
+        from . import interchange
+
+        return getattr(interchange, name)
+    raise AttributeError(f"module 'torch_tinygrad' has no attribute {name!r}")
+
+
 def load() -> None:
     """Makes "tiny" a device of PyTorch. `import torch` does so by itself, except beside a usable CUDA."""
     global _loaded

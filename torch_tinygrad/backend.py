@@ -14,7 +14,7 @@ _kernels: torch.library.Library | None = None
 
 def load() -> None:
     """Cheap, as it runs in every `import torch`: tinygrad is imported only when a tensor is made on the device."""
-    from . import _C, distributed, dynamo, libraries, tiny
+    from . import _C, distributed, dynamo, interchange, libraries, tiny
 
     torch.utils.rename_privateuse1_backend("tiny")
     torch._register_device_module("tiny", tiny)
@@ -26,6 +26,7 @@ def load() -> None:
     dynamo.register()
     distributed.register()
     libraries.register()
+    interchange.register()
 
 
 def prepare() -> None:

@@ -19,6 +19,7 @@
 #include "ranges.h"
 #include "recorder.h"
 #include "service.h"
+#include "sharing.h"
 #include "storage.h"
 #include "types.h"
 #include "up.h"
@@ -161,6 +162,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def(
       "host_view", [](const at::Tensor& t) { return host_view(t, "a view on the host"); }, py::call_guard<py::gil_scoped_release>(),
       "A CPU tensor on the same memory, or, where that is the device's own, a copy.");
+  m.def("shared_view", &shared_view, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "from_host", [](const at::Tensor& t, int device) { return from_host(t, static_cast<c10::DeviceIndex>(device)); },
+      py::call_guard<py::gil_scoped_release>());
+  m.def("move_to", &move_to, py::call_guard<py::gil_scoped_release>());
+  m.def("owner_view", [](const at::Tensor& t) -> std::optional<at::Tensor> {
+    const at::Tensor view = owner_view(t);
+    return view.defined() ? std::optional(view) : std::nullopt;
+  });
   m.def(
       "buffer_address", [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host); },
       "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");

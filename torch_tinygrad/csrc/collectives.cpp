@@ -12,6 +12,7 @@
 #include "call.h"
 #include "host_views.h"
 #include "python.h"
+#include "replaced.h"
 
 namespace tiny {
 
@@ -29,24 +30,6 @@ class Timer final : public c10d::Timer {
 namespace {
 
 using Pair = std::pair<at::Tensor, at::Tensor>;  // a tensor of the device, and the one that stands for it on the CPU
-
-// The value with every tensor in it replaced.
-template <class F>
-c10::IValue replaced(const c10::IValue& value, const F& f) {
-  if (value.isTensor()) return f(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> tensors;
-    for (const at::Tensor& t : value.toTensorVector()) tensors.push_back(f(t));
-    return tensors;
-  }
-  if (value.isList()) {
-    const auto given = value.toList();
-    c10::impl::GenericList list(given.elementType());
-    for (size_t i = 0; i < given.size(); i++) list.push_back(replaced(given.get(i), f));
-    return list;
-  }
-  return value;
-}
 
 // A group that was made for the device alone has its backend for the CPU too: it is one of the CPU's.
 void provide_cpu_backend(const c10::IValue& value) {

@@ -10,6 +10,7 @@
 #include "python.h"
 #include "ranges.h"
 #include "recorder.h"
+#include "sharing.h"
 
 namespace tiny {
 namespace {
@@ -36,6 +37,7 @@ void record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blockin
 void put(Storage& storage, const at::Tensor& source) {
   const void* values = source.const_data_ptr();
   storage.buffer = upload(storage.device, values, source.nbytes());
+  keep_in_place(storage);
   const auto dtype = source.scalar_type();
   const Range range = is_integral(dtype) ? range_at(values, source.numel(), dtype) : Range::all();
   note_write(storage, source.nbytes() >= storage.nbytes, dtype, range, true);

@@ -17,6 +17,7 @@
 #include "python.h"
 #include "recorder.h"
 #include "service.h"
+#include "sharing.h"
 
 namespace tiny {
 namespace {
@@ -180,6 +181,7 @@ void flush_trace(Trace& trace, const char* reason) {
     }
   }
   if (program != nullptr) {
+    keep_in_place(trace);
     const auto done = Clock::now();
     count(search->way, *program);
     print_line(reason, trace, search->way, program.get(), compiled - start, done - compiled);
@@ -189,6 +191,7 @@ void flush_trace(Trace& trace, const char* reason) {
   }
   stats().flushes++, stats().direct++;
   const std::exception_ptr refusal = run_directly(trace);
+  keep_in_place(trace);
   print_line(reason, trace, Way::Direct, nullptr, compiled - start, Clock::now() - compiled);
   trace.clear();
   if (refusal) std::rethrow_exception(refusal);

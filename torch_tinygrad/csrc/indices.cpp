@@ -151,7 +151,7 @@ bool values_within(const at::Tensor& tensor, int64_t least, int64_t most, std::o
   DeviceLock lock;
   // Other parts of the storage will be asked about too: what all of it holds is found once.
   Storage& storage = *storage_of(tensor.storage().data_ptr());
-  if (!storage.contents.exact) {
+  if (!storage.contents.exact || storage.shared != nullptr) {
     const Range range = found_range(whole(tensor));
     storage.contents = {range, tensor.scalar_type(), true};
     if (range.within(least, most, exempt)) return true;

@@ -32,6 +32,7 @@ at::Tensor call(const c10::OperatorHandle& op, torch::jit::Stack stack) {
 
 at::Tensor convolve_packed(const std::vector<c10::IValue>& arguments, Buffer& buffer) {
   static const Operators operators;
+  if (buffer.seen_outside) return {};
   if (!operators.reorder || !operators.convolve) return {};
   const at::Tensor input = arguments[0].toTensor(), weight = arguments[1].toTensor();
   const c10::IValue &bias = arguments[2], &stride = arguments[3], &padding = arguments[4], &dilation = arguments[5], &groups = arguments[8];

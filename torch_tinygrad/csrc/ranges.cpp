@@ -83,7 +83,9 @@ Range range_of(const at::Tensor& tensor) {
   const auto dtype = tensor.scalar_type();
   if (!is_integral(dtype)) return Range::all();
   if (tensor.numel() == 0) return Range();
-  const Contents& contents = storage_of(tensor.storage().data_ptr())->contents;
+  const Storage& storage = *storage_of(tensor.storage().data_ptr());
+  if (storage.shared != nullptr) return range_of_dtype(dtype);  // others write it too
+  const Contents& contents = storage.contents;
   // What was never written may hold anything.
   return contents.dtype == dtype && !contents.range.empty() ? contents.range : range_of_dtype(dtype);
 }

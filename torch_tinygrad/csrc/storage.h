@@ -33,6 +33,7 @@ struct Buffer {
   _object* object;
   const c10::Storage owner;       // of the bytes, where ATen allocated them
   std::shared_ptr<void> derived;  // what a step keeps of these bytes in another form, until they are written
+  bool seen_outside = false;      // others write it too, so that nothing is kept of it
 };
 
 // A flat array that is written lazily. Nodes refer to it by pointer; tensors through their DataPtr's context.
@@ -43,6 +44,7 @@ struct Storage final : c10::intrusive_ptr_target {
   const size_t nbytes;
   std::atomic<bool> live{true};    // a tensor or a storage object can still see it
   std::shared_ptr<Buffer> buffer;  // its value, unless it is pending or was never written
+  std::shared_ptr<Buffer> shared;  // where the value must lie after each flush, as others see that memory (sharing.h)
   std::string lost;                // why the value will never be there, if computing it failed
   Contents contents;               // what is known of its values, once all that is recorded has run
 
