@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
 MINUTES ?= 60
 
-.PHONY: all demo test quick test-devices ecosystem render lint fuzz faults conformance bench bench-gpu clean help
+.PHONY: all demo test quick test-devices ecosystem ecosystem-table render lint fuzz faults conformance bench bench-gpu clean help
 
 all: build
 
@@ -70,6 +70,10 @@ $(ECOSYSTEM)/deps: $(VENV)/deps Makefile
 
 ecosystem: build $(ECOSYSTEM)/deps
 	$(ECOSYSTEM)/bin/python -m pytest ecosystem $(ARGS)
+
+# What PyTorch itself has for accelerators, and other people's libraries: the page that says what works.
+ecosystem-table: build $(ECOSYSTEM)/deps
+	$(ECOSYSTEM)/bin/python -m pytest ecosystem $(foreach t,streams memory compile distributed interchange module_to autocast,tests/test_$(t).py) --table docs/ecosystem.md
 
 fuzz: build
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)

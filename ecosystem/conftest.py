@@ -1,0 +1,66 @@
+"""`pytest ecosystem tests/... --table docs/ecosystem.md` writes what was run and how it went as a page."""
+
+from __future__ import annotations
+
+import importlib
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+
+INTRODUCTION = """# What works on the device
+
+Made by `make ecosystem-table` from what its tests did, with torch {torch}: a row for each, nothing that no test runs.
+"works" is the same result as on the CPU; "refused" is an error with the message that the test expects.
+"""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--table", help="write a page of what was run")
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed":
+        path, _, name = report.nodeid.partition("::")
+        COLLECTED[path][name] = report.outcome
+
+
+COLLECTED: dict[str, dict[str, str]] = defaultdict(dict)
+
+
+def pytest_sessionfinish(session):
+    if target := session.config.getoption("--table"):
+        Path(target).write_text(table())
+
+
+def table() -> str:
+    lines = [INTRODUCTION.format(torch=torch.__version__.partition("+")[0])]
+    for path, outcomes in sorted(COLLECTED.items()):
+        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        lines += [
+            f"## {' '.join((module.__doc__ or path).split())}",
+            "",
+            f"`{path}`",
+            "",
+            "| what | |",
+            "| --- | --- |",
+        ]
+        families: dict[str, dict[str, str]] = defaultdict(dict)
+        for name, outcome in outcomes.items():
+            family, _, case = name.partition("[")
+            families[family][case.rstrip("]")] = outcome
+        for family, cases in families.items():
+            lines.append(f"| {family.removeprefix('test_').replace('_', ' ')} | {told(family, cases)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def told(family: str, cases: dict[str, str]) -> str:
+    good = "refused" if "refused" in family else "works"
+    words = {"passed": good, "failed": "**does not work**", "skipped": "not run here"}
+    if len(cases) == 1:
+        return words[next(iter(cases.values()))]
+    groups = defaultdict(list)
+    for case, outcome in cases.items():
+        groups[words[outcome]].append(case)
+    return "; ".join(f"{word}: {', '.join(names)}" for word, names in groups.items())
