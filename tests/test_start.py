@@ -102,3 +102,18 @@ def test_facts_that_came_with_the_package_are_used_while_they_are_true(tmp_path)
     stale = (tmp_path / "facts.json").read_text().replace('"of": "', '"of": "0')
     (tmp_path / "facts.json").write_text(stale)
     assert outcome("0", code) == [False, True]
+
+
+def test_common_operators_import_no_compiler_of_pytorch_s():
+    """Some of PyTorch's Meta kernels are Python, and import a second's worth of modules when they are first used."""
+    program = """
+    import json, sys, torch
+    from torch.nn import functional as F
+    x = torch.rand(16, 16).to("tiny")
+    made = [torch.eye(4, device="tiny"), torch.eye(3, 5, device="tiny"), torch.arange(7, device="tiny"), x.tril()]
+    made += [torch.linspace(0, 1, 5, device="tiny"), F.dropout(x, 0.0), x.roll(1, 0), x.cumsum(0), F.pad(x, (1, 2))]
+    made += [x.std(0), F.layer_norm(x, (16,)), F.cross_entropy(x, torch.arange(16).to("tiny")), x @ x, x.softmax(1)]
+    print(json.dumps([[t.sum().item() for t in made[:3]], "sympy" in sys.modules, "torch._inductor" in sys.modules]))
+    """
+    done = run(program, TORCH_TINY_COMPILE="never")
+    assert json.loads(done.stdout) == [[4, 3, 21], False, False], done.stderr

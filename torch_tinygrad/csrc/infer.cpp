@@ -2,6 +2,7 @@
 #include "infer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -194,6 +195,11 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
   torch::jit::Stack stack = with_stand_ins(call, args, metas, c10::Device(c10::kMeta));
   if (call.masked) {
     stack.resize(1);  // written in place: the result is the first argument
+  } else if (call.info.name == "aten::native_dropout") {
+    // Its Meta kernel is Python that imports a compiler when it is first used, and the CPU's would draw.
+    const auto strides = at::infer_dense_strides(metas[0].sizes(), metas[0].strides());
+    auto like = [&](at::ScalarType dtype) { return at::empty_strided(metas[0].sizes(), strides, metas[0].options().dtype(dtype)); };
+    stack = {like(metas[0].scalar_type()), like(at::kBool)};
   } else {
     infer_on_meta(call.info, stack);
   }
@@ -315,7 +321,27 @@ std::optional<Inferred> in_words_of_cpu(const Call& call, c10::ArrayRef<c10::IVa
   return describe(stack, tensors, before);
 }
 
+// Whether a factory makes few elements, by its numbers: the CPU's kernel then costs less than a Meta kernel, some of which
+// are Python that imports a compiler when it is first used.
+bool is_small_factory(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  constexpr int64_t kElements = 1 << 16;
+  if (!call.tensors.empty() || call.info.random || call.info.takes_generator) return false;
+  int64_t elements = 1;
+  auto count = [&](int64_t n) { elements = n > kElements || elements > kElements ? kElements + 1 : elements * std::max<int64_t>(n, 1); };
+  for (const auto& value : args) {
+    if (value.isInt()) {
+      count(value.toInt());
+    } else if (value.isIntList()) {
+      for (int64_t n : value.toIntVector()) count(n);
+    } else if (value.isDouble() || value.isTensor()) {
+      return false;  // an end of a range
+    }
+  }
+  return elements <= kElements;
+}
+
 Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  if (is_small_factory(call, args)) return *in_words_of_cpu(call, args);
   const bool asks = asks_cpu(call), is_large = asks && bytes_of(call) > kMaxBytesOnCpu;
   if (asks && !is_large) {
     if (auto inferred = infer_from_cpu(call, args)) return *std::move(inferred);
