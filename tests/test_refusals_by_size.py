@@ -151,3 +151,22 @@ def test_the_same_is_refused_without_memory(name):
     else:
         assert got[0] == want[0]
         assert re.sub(r"\d", "", got[1]) == re.sub(r"\d", "", want[1])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, dims: x.sum(dims),
+        lambda x, dims: x.mean(dims),
+        lambda x, dims: x.amax(dims),
+        lambda x, dims: x.flip(dims),
+        lambda x, dims: x.roll((1, 2)[: len(dims)], dims),
+    ],
+    ids=["sum", "mean", "amax", "flip", "roll"],
+)
+def test_a_call_of_known_structure_is_refused_for_its_dimensions(call):
+    """Sizes of such a call come from a rule, which must look at what it was given."""
+    for n in (60, 61, 700):
+        for dims in ((0, 1), (0, 0), (-1, 1), (0, 2), (1,), (-3,)):
+            wanted = outcome(lambda d, n, dims=dims: call(floats(d, n), dims), "cpu", n)
+            assert outcome(lambda d, n, dims=dims: call(floats(d, n), dims), DEVICE, n) == wanted, (n, dims)

@@ -62,17 +62,37 @@ Results embedding(Tensors tensors, Arguments) {
   return std::vector<Sizes>{sizes};
 }
 
+// Which dimensions a list names; none where one is not there, or is named twice.
+std::optional<std::vector<bool>> named(const at::Tensor& tensor, at::IntArrayRef dims) {
+  std::vector<bool> found(tensor.dim());
+  for (int64_t d : dims) {
+    if (d < -tensor.dim() || d >= tensor.dim()) return std::nullopt;
+    const int64_t place = d < 0 ? d + tensor.dim() : d;
+    if (found[place]) return std::nullopt;
+    found[place] = true;
+  }
+  return found;
+}
+
+Results flip(Tensors tensors, Arguments args) {
+  if (!named(tensors[0], args[1].toIntVector())) return std::nullopt;
+  return std::vector<Sizes>{sizes_of(tensors[0])};
+}
+
+Results roll(Tensors tensors, Arguments args) {
+  const auto dims = args[2].toIntVector();
+  if (dims.size() != args[1].toIntVector().size() || !named(tensors[0], dims)) return std::nullopt;
+  return std::vector<Sizes>{sizes_of(tensors[0])};
+}
+
 // Over dimensions that are the second argument, or over all; whether they stay, with one element, is the third.
 Results reduction(Tensors tensors, Arguments args) {
   const at::Tensor& input = tensors[0];
-  std::vector<bool> reduced(input.dim(), args[1].isNone());
-  if (!args[1].isNone()) {
-    const auto dims = args[1].toIntVector();
-    if (dims.empty()) std::fill(reduced.begin(), reduced.end(), true);
-    for (int64_t d : dims) {
-      if (d < -input.dim() || d >= input.dim()) return std::nullopt;
-      reduced[d < 0 ? d + input.dim() : d] = true;
-    }
+  std::vector<bool> reduced(input.dim(), true);
+  if (!args[1].isNone() && !args[1].toIntVector().empty()) {
+    const auto dims = named(input, args[1].toIntVector());
+    if (!dims) return std::nullopt;
+    reduced = *dims;
   }
   Sizes sizes;
   for (int64_t d = 0; d < input.dim(); d++) {
@@ -103,8 +123,8 @@ const std::unordered_map<std::string_view, Rule>& table() {
       {"aten::_softmax_backward_data", gradient_of_softmax},
       {"aten::_log_softmax_backward_data", gradient_of_softmax},
       {"aten::embedding", embedding},
-      {"aten::roll", as_large_as<0>},
-      {"aten::flip", as_large_as<0>},
+      {"aten::roll", roll},
+      {"aten::flip", flip},
       {"aten::sum.dim_IntList", reduction},
       {"aten::mean.dim", reduction},
       {"aten::amax", reduction},
