@@ -73,8 +73,8 @@ WORK = {
 
 
 # What the library of a GPU computes better than generated code, from so many elements of the first argument on: sorts,
-# scans and selections, sums that have few results or run across rows, and what is made of such. Not batch norm: what
-# surrounds it no longer fuses (H200, the demo's network: 7.1 ms a step instead of 4.5).
+# scans and selections, sums that have few results or run across rows, and what is made of such. Not batch norm: one run
+# with it among these took longer (H200, the demo's network: 7.1 ms a step instead of 4.5), though it was not alone new.
 MANY = 1 << 14
 SELECTIONS = {
     "aten::sort", "aten::sort.stable", "aten::topk", "aten::kthvalue", "aten::median.dim", "aten::cumsum",
