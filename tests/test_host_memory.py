@@ -47,6 +47,20 @@ def test_freed_memory_is_given_back():
     assert small.sum().item() == 1000
 
 
+def test_freed_memory_serves_other_sizes():
+    """A batch that grows from step to step: every size is new, and what the sizes before had is enough for most of it."""
+    gc.collect()
+    flush()
+    empty_cache()
+    before = memory_reserved()
+    for n in range(1, 61):
+        x = torch.ones(n, 64 * 1024, device="tiny")
+        (x * 2).flip(0).sum(0)
+        flush()
+        del x
+    assert memory_reserved() - before < 6 * 60 * 64 * 1024 * 4
+
+
 def test_steps_of_aten_reuse_their_memory():
     x, weight = data(8, 32, 24, 24).to("tiny"), data(32, 32, 3, 3).to("tiny").requires_grad_()
     reserved = []

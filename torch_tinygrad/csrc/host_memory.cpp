@@ -9,8 +9,10 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tiny {
@@ -23,23 +25,69 @@ size_t size_class(size_t nbytes) {
 
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20, kMapping = size_t{32} << 20, kLargestShared = size_t{4} << 20;
+constexpr size_t kPage = 4096;
+constexpr size_t kSegment = size_t{1} << 30;  // addresses, of which pages that nobody touches cost nothing
+constexpr size_t kSlab = size_t{1} << 20, kLargestInSlab = size_t{32} << 10;
 
-// Addresses that begin on a huge page, or nullptr. Pages that nobody touches cost nothing.
-char* map_pages(size_t size) {
-  void* mapped = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  char* const begin = static_cast<char*>(mapped);
-  char* const aligned = begin + (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
-  if (aligned > begin) munmap(begin, aligned - begin);
-  if (aligned < begin + kHugePage) munmap(aligned + size, begin + kHugePage - aligned);
-#ifdef MADV_HUGEPAGE
-  madvise(aligned, size, MADV_HUGEPAGE);
-#endif
-  return aligned;
-}
+size_t rounded_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
-// Blocks of a size class, cut from mappings: a large one has a mapping to itself, small ones share theirs.
+// Free stretches of addresses: by address, so that neighbours become one, and by size, so that the smallest that fits is
+// found.
+class Stretches {
+ public:
+  void add(char* begin, size_t size) {
+    auto after = by_address_.lower_bound(begin);
+    if (after != by_address_.end() && after->first == begin + size) {
+      size += after->second;
+      after = erase(after);
+    }
+    if (after != by_address_.begin()) {
+      auto before = std::prev(after);
+      if (before->first + before->second == begin) {
+        begin = before->first;
+        size += before->second;
+        erase(before);
+      }
+    }
+    by_address_.emplace(begin, size);
+    by_size_.emplace(size, begin);
+  }
+  // The beginning of the smallest stretch that has room, or nullptr.
+  char* take(size_t size) {
+    const auto found = by_size_.lower_bound({size, nullptr});
+    if (found == by_size_.end()) return nullptr;
+    const auto [room, begin] = *found;
+    erase(by_address_.find(begin));
+    if (room > size) {
+      by_address_.emplace(begin + size, room - size);
+      by_size_.emplace(room - size, begin + size);
+    }
+    return begin;
+  }
+  // Whether this very stretch was there.
+  bool remove(char* begin, size_t size) {
+    const auto found = by_address_.find(begin);
+    if (found == by_address_.end() || found->second != size) return false;
+    erase(found);
+    return true;
+  }
+  void clear() {
+    by_address_.clear();
+    by_size_.clear();
+  }
+  const std::map<char*, size_t>& all() const { return by_address_; }
+
+ private:
+  std::map<char*, size_t>::iterator erase(std::map<char*, size_t>::iterator it) {
+    by_size_.erase({it->second, it->first});
+    return by_address_.erase(it);
+  }
+  std::map<char*, size_t> by_address_;
+  std::set<std::pair<size_t, char*>> by_size_;
+};
+
+// Blocks cut from segments of addresses. What is freed is kept, merged with its neighbours, and cut again before pages
+// that nobody touched; small blocks are cut from slabs, by size class.
 class HostMemory {
  public:
   void* take(size_t nbytes) {
@@ -83,19 +131,24 @@ class HostMemory {
   }
   std::vector<HostMapping> mappings() {
     std::lock_guard<std::mutex> guard(mutex_);
-    std::map<char*, size_t> kept;
-    for (const auto& [size, blocks] : free_)
-      for (void* block : blocks) kept[static_cast<char*>(block)] = size;
+    std::map<char*, std::pair<size_t, bool>> unused;  // and whether its pages are kept
+    for (const auto& [begin, size] : fresh_.all()) unused[begin] = {size, false};
+    for (const auto& [begin, size] : kept_.all()) unused[begin] = {size, true};
+    for (const auto& [size, blocks] : small_)
+      for (char* block : blocks) unused[block] = {size, true};
+    for (const auto& [slab, used] : slabs_)
+      if (used < kSlab) unused[slab + used] = {kSlab - used, true};
     std::vector<HostMapping> all;
-    for (const auto& [begin, mapping] : mappings_) {
-      HostMapping described{begin, mapping.size, {}};
-      char *at = begin, *const end = begin + mapping.used;
-      for (auto it = kept.lower_bound(begin); at < end; ++it) {
-        char* const next = it == kept.end() ? end : std::min(it->first, end);
+    for (const auto& [begin, size] : segments_) {
+      HostMapping described{begin, size, {}};
+      char *at = begin, *const end = begin + size - kPage;
+      for (auto it = unused.lower_bound(begin); at < end; ++it) {
+        char* const next = it == unused.end() ? end : std::min(it->first, end);
         if (next > at) described.stretches.push_back({at, static_cast<size_t>(next - at), true});
         if (next == end) break;
-        described.stretches.push_back({next, it->second, false});
-        at = next + it->second;
+        const auto [room, is_kept] = it->second;
+        if (is_kept) described.stretches.push_back({next, room, false});
+        at = next + room;
       }
       all.push_back(std::move(described));
     }
@@ -103,76 +156,100 @@ class HostMemory {
   }
 
  private:
-  struct Mapping {
-    size_t size, used = 0, free = 0;  // `free` is counted while dropping
-  };
-  using Mappings = std::map<char*, Mapping>;
-
   void* take_locked(size_t nbytes) {
-    const size_t size = size_class(nbytes);
-    auto& free = free_[size];
-    if (free.empty()) {
-      void* block = cut(size);
-      if (block == nullptr) {
-        stats_.retries++;
-        drop();
-        block = cut(size);
-      }
-      stats_.failures += block == nullptr;
-      TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "tiny: out of memory: tried to allocate ", nbytes, " bytes", limit_text());
-      return block;
+    void* block = find(nbytes);
+    if (block == nullptr) {
+      stats_.retries++;
+      drop();
+      block = find(nbytes);
     }
-    void* block = free.back();
-    free.pop_back();
+    stats_.failures += block == nullptr;
+    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "tiny: out of memory: tried to allocate ", nbytes, " bytes", limit_text());
     return block;
   }
   void put_back(void* block, size_t nbytes) {
-    const size_t size = size_class(nbytes);
-    free_[size].push_back(block);
+    char* const begin = static_cast<char*>(block);
+    if (nbytes <= kLargestInSlab)
+      small_[size_class(nbytes)].push_back(begin);
+    else
+      kept_.add(begin, rounded_up(nbytes, kPage));
   }
   std::string limit_text() const {
     if (limit_ == kNoLimit) return "";
     return c10::str(" beside ", stats_.reserved.current, ", and this process may have ", limit_, " (set_per_process_memory_fraction)");
   }
-  void* cut(size_t size) {
-    if (static_cast<size_t>(stats_.reserved.current) + size > limit_) return nullptr;
-    const bool shares = size <= kLargestShared;
-    auto it = shares ? mappings_.find(shared_) : mappings_.end();
-    if (it == mappings_.end() || it->second.used + size > it->second.size) {
-      const size_t mapped = shares ? kMapping : (size + 4095) / 4096 * 4096;
-      char* begin = map_pages(mapped);
-      if (begin == nullptr) return nullptr;
-      it = mappings_.emplace(begin, Mapping{mapped}).first;
-      if (shares) shared_ = begin;
-      stats_.mappings.increase(1);
+  char* find(size_t nbytes) { return nbytes <= kLargestInSlab ? find_small(size_class(nbytes)) : find_large(rounded_up(nbytes, kPage)); }
+  char* find_small(size_t size) {
+    auto& free = small_[size];
+    if (!free.empty()) {
+      char* const block = free.back();
+      free.pop_back();
+      return block;
     }
-    char* block = it->first + it->second.used;
-    it->second.used += size;
-    stats_.reserved.increase(size);
+    auto slab = slabs_.find(cut_from_);
+    if (slab == slabs_.end() || slab->second + size > kSlab) {
+      char* const begin = find_large(kSlab);
+      if (begin == nullptr) return nullptr;
+      slab = slabs_.emplace(begin, 0).first;
+      cut_from_ = begin;
+    }
+    char* const block = slab->first + slab->second;
+    slab->second += size;
     return block;
   }
-  Mapping& mapping_of(void* block) { return std::prev(mappings_.upper_bound(static_cast<char*>(block)))->second; }
+  char* find_large(size_t size) {
+    if (char* const begin = kept_.take(size)) return begin;
+    if (size > limit_ || static_cast<size_t>(stats_.reserved.current) > limit_ - size) return nullptr;
+    char* begin = fresh_.take(size);
+    if (begin == nullptr && (map_segment(std::max(size + kPage, kSegment)) || map_segment(size + kPage))) begin = fresh_.take(size);
+    if (begin != nullptr) stats_.reserved.increase(size);
+    return begin;
+  }
+  // The last page is nobody's: stretches of two segments are never neighbours.
+  bool map_segment(size_t size) {
+    void* const mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) return false;
+    char* const begin = static_cast<char*>(mapped);
+    segments_[begin] = size;
+    fresh_.add(begin, size - kPage);
+    stats_.mappings.increase(1);
+    return true;
+  }
   void drop() {
-    for (auto& [begin, mapping] : mappings_) mapping.free = 0;
-    for (auto& [size, blocks] : free_)
-      for (void* block : blocks) mapping_of(block).free += size;
-    for (auto& [size, blocks] : free_) {
-      auto unused = [&](void* block) {
-        const Mapping& mapping = mapping_of(block);
-        return mapping.free == mapping.used;
-      };
-      blocks.erase(std::remove_if(blocks.begin(), blocks.end(), unused), blocks.end());
+    drop_slabs();
+    for (const auto& [begin, size] : kept_.all()) {
+      madvise(begin, size, MADV_DONTNEED);
+      fresh_.add(begin, size);
+      stats_.reserved.decrease(size);
     }
-    for (auto it = mappings_.begin(); it != mappings_.end();) {
-      const auto& [begin, mapping] = *it;
-      if (mapping.free < mapping.used) {
+    kept_.clear();
+    for (auto it = segments_.begin(); it != segments_.end();) {
+      const auto [begin, size] = *it;
+      if (!fresh_.remove(begin, size - kPage)) {
         ++it;
       } else {
-        munmap(begin, mapping.size);
+        munmap(begin, size);
         stats_.mappings.decrease(1);
-        stats_.reserved.decrease(mapping.used);
-        it = mappings_.erase(it);
+        it = segments_.erase(it);
       }
+    }
+  }
+  // Slabs that no block in use lies in are kept as large blocks are.
+  void drop_slabs() {
+    std::unordered_map<char*, size_t> unused;
+    auto slab_of = [&](char* block) { return std::prev(slabs_.upper_bound(block)); };
+    for (const auto& [size, blocks] : small_)
+      for (char* block : blocks) unused[slab_of(block)->first] += size;
+    auto goes = [&](char* block) {
+      const auto slab = slab_of(block);
+      return unused[slab->first] == slab->second;
+    };
+    for (auto& [size, blocks] : small_) blocks.erase(std::remove_if(blocks.begin(), blocks.end(), goes), blocks.end());
+    for (const auto& [slab, size] : unused) {
+      const auto it = slabs_.find(slab);
+      if (size < it->second) continue;
+      kept_.add(slab, kSlab);
+      slabs_.erase(it);
     }
   }
 
@@ -180,10 +257,12 @@ class HostMemory {
   static constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
   size_t limit_ = kNoLimit;
   HostMemoryStats stats_;
-  std::unordered_map<size_t, std::vector<void*>> free_;
+  std::map<char*, size_t> segments_;
+  Stretches kept_, fresh_;         // free, with pages that were touched, and without
+  std::map<char*, size_t> slabs_;  // and how much of each was cut
+  char* cut_from_ = nullptr;       // the slab that small blocks are cut from
+  std::unordered_map<size_t, std::vector<char*>> small_;
   std::unordered_map<void*, size_t> lent_;  // to ATen, which frees by address alone
-  Mappings mappings_;
-  char* shared_ = nullptr;  // the mapping that small blocks are cut from
 };
 
 // Never destroyed: tensors may outlive every static object.

@@ -1,5 +1,5 @@
-// Memory of devices that share the host's, on huge pages where the system lends them. Freed blocks are kept for the next
-// of their size, so that a training loop touches no fresh pages after its first steps.
+// Memory of devices that share the host's. Freed blocks are kept, become one with free neighbours and are cut again: neither
+// a training loop nor a loop of ever new sizes touches fresh pages for long.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -9,12 +9,13 @@
 
 namespace tiny {
 
-// Size classes: eight per power of two, so that a freed block serves others of about its size.
+// Size classes of small blocks and of addresses: eight per power of two, so that what is freed serves others of about its
+// size.
 size_t size_class(size_t nbytes);
 
 void* take_host_memory(size_t nbytes);
 void give_host_memory(void* block, size_t nbytes);
-void drop_host_memory();  // returns to the system what no block in use shares a mapping with
+void drop_host_memory();  // returns the pages of free blocks to the system
 
 using c10::CachingAllocator::Stat;
 struct HostMemoryStats {
@@ -25,7 +26,7 @@ HostMemoryStats host_memory_stats();
 void reset_host_memory_stats(void (Stat::*how)());
 void limit_host_memory(size_t nbytes);  // of blocks
 
-// A mapping, and the stretches of it that are in use or kept for the next of their size.
+// A mapping, and the stretches of it that are in use or kept.
 struct HostMapping {
   struct Stretch {
     const char* begin;
