@@ -25,6 +25,32 @@ def test_bits_of_a_folded_number_are_as_wide_as_its_dtype():
     both(program)
 
 
+@pytest.mark.parametrize("how", ["amax", "amin"])
+def test_the_least_and_the_greatest_integer_compare_as_what_they_are(how):
+    """C has no literal for the least int64."""
+
+    def program(device):
+        t = torch.tensor([3, -5, 0], device=device) * 2
+        t.scatter_reduce_(0, torch.tensor([0, 0, 1], device=device), t.clone(), how, include_self=False)
+        least = torch.full((3,), -(2**63), device=device)
+        return [t, torch.where(least < t, 1, 2), torch.maximum(least, t), torch.minimum(least, t), t - least]
+
+    both(program)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_sums_and_products_of_integers_wrap_inside_a_kernel(dtype):
+    """A C compiler may take it for granted that signed numbers do not overflow."""
+
+    def program(device):
+        most = torch.iinfo(dtype).max
+        x = torch.tensor([most, -most, most // 2, 3], dtype=dtype, device=device)
+        y = x * 1
+        return [(y + 1 > y).long(), (y + x).long() // 2, (x * y).double(), (y - 2 < y), (-(y - 1 - 1)).long() + 1]
+
+    both(program)
+
+
 def runs_alike(program: str) -> None:
     """Read at the end alone, and after every line."""
     for compare_each in (False, True):

@@ -48,7 +48,7 @@ def test_freed_memory_is_given_back():
 
 
 def test_freed_memory_serves_other_sizes():
-    """A batch that grows from step to step: every size is new, and what the sizes before had is enough for most of it."""
+    """A batch that grows from step to step: what earlier sizes had serves the new ones."""
     gc.collect()
     flush()
     empty_cache()

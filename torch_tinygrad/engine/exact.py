@@ -13,9 +13,13 @@ from types import FunctionType
 
 import tinygrad.codegen as codegen
 from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer import cstyle
 from tinygrad.renderer.cstyle import ClangRenderer, CStyleLanguage, CUDARenderer
 from tinygrad.uop import symbolic as rules
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+
+UNSIGNED_ALIKE = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG}  # the same bits, signed or not
+WRAPS = {dtypes.int32: dtypes.uint32, dtypes.int64: dtypes.uint64}
 
 FLOATS = True
 INTEGERS_ALONE = False
@@ -134,6 +138,40 @@ def _negative(x: str, dtype: DType) -> str:
     return f"(-{x})"
 
 
+def _least_long(c: UOp) -> str | None:
+    """C has no literal for the least int64: what looks like one is the negative of an unsigned number, and compares as
+    unsigned."""
+    return f"({dtypes.int64.min + 1}l-1l)" if c.val == dtypes.int64.min else None
+
+
+def _wrapping(uops: list[UOp]) -> set[UOp]:
+    """Sums and products of loaded integers that are values, not places: they wrap, and what C leaves undefined where
+    signed numbers overflow would let a compiler assume that they do not. Places do not overflow, and rely on that."""
+    loaded: set[UOp] = set()
+    for u in uops:
+        if u.op is Ops.LOAD or not loaded.isdisjoint(u.src):
+            loaded.add(u)
+    values: set[UOp] = set()
+    for u in reversed(uops):
+        if u.op in (Ops.STORE, Ops.LOAD):
+            values.update(u.src[1:])
+        elif u.op is Ops.IF or (u in values and u.op is not Ops.INDEX):
+            values.update(u.src)
+    return {u for u in values & loaded if u.op in UNSIGNED_ALIKE and u.dtype in WRAPS}
+
+
+def _render(self: CStyleLanguage, uops: list[UOp]):
+    self.wrapping = _wrapping(uops)
+    return _plain_render(self, uops)
+
+
+def _wrapped(ctx: CStyleLanguage, x: UOp) -> str | None:
+    if x not in ctx.wrapping or x.max_numel() > 1:
+        return None
+    unsigned = ctx.render_dtype(WRAPS[x.dtype])
+    return f"(({ctx.render_type(x)})({ctx.code_for_op[x.op](*(f'({unsigned})({ctx[v]})' for v in x.src), x.dtype)}))"
+
+
 def _with_subclasses(renderer: type[CStyleLanguage]) -> list[type[CStyleLanguage]]:
     return [renderer, *(found for subclass in renderer.__subclasses__() for found in _with_subclasses(subclass))]
 
@@ -152,11 +190,22 @@ for _place, (_rule, (_, _what, _holds)) in enumerate(zip(_found, RULES, strict=T
 rules.fold_const_alu.__globals__["rules"] = rules
 rules.fold_const_alu.__code__ = _folded.__code__
 
+_integers = PatternMatcher(
+    [
+        (UPat.cvar("c").cast(dtypes.int64), _least_long),
+        (UPat(tuple(UNSIGNED_ALIKE), tuple(WRAPS), name="x"), _wrapped),
+    ]
+)
+cstyle.base_rewrite = _integers + cstyle.base_rewrite
+_plain_render = CStyleLanguage._render
+CStyleLanguage._render = _render
 _plain_late_rules = codegen.get_late_rewrite_patterns
 _plain_defines = ClangRenderer._render_defines
 codegen.get_late_rewrite_patterns = _late_rules
 ClangRenderer._render_defines = _defines
 for _renderer in _with_subclasses(CStyleLanguage):
     _renderer.code_for_op = {**_renderer.code_for_op, Ops.NEG: _negative}
+    if "string_rewrite" in vars(_renderer):
+        _renderer.string_rewrite = _integers + _renderer.string_rewrite
 ClangRenderer.code_for_op = {**ClangRenderer.code_for_op, Ops.MULACC: _fma("__builtin_fma", "__builtin_fmaf")}
 CUDARenderer.code_for_op = {**CUDARenderer.code_for_op, Ops.MULACC: _fma("fma", "fmaf")}

@@ -19,7 +19,7 @@ import traceback
 from .bounds import Bounds, Failure
 from .wire import receive, send
 
-# A tenth of a core where all are busy. With 5, steps of ResNet-18 beside a compile took 1.3 of their time, some of them 6.
+# A tenth of a core where all are busy. With 5, steps of ResNet-18 beside a compile took 1.3 of their time, some 6.
 NICE = 10
 LONGEST_REASON = 500
 
