@@ -7,6 +7,7 @@
 
 #include "device.h"
 #include "disk.h"
+#include "explain.h"
 #include "flush.h"
 #include "host_memory.h"
 #include "host_views.h"
@@ -122,6 +123,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("register_recorder", &register_recorder);
   m.def("wait_for_autograd", &wait_for_autograd);
   m.def("onednn_multiplies_faster", &onednn_multiplies_faster);
+  bind_explain(m);
   m.def("stats", &stats_dict);
   m.def("reset_stats", [] {
     DeviceLock lock;

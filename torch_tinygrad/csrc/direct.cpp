@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "host_memory.h"
+#include "journal.h"
 #include "kernels_only.h"
 #include "python.h"
 #include "random_stream.h"
@@ -312,8 +313,13 @@ std::exception_ptr run_directly(Trace& trace) {
         if (auto& buffer = trace.storages[region.storage]->buffer) buffer->derived.reset();
       });
       std::string reason;
+      const int64_t start = watched() ? now() : 0;
       try {
         runner.run(node);
+        if (watched()) {
+          wait_for_device(trace.device);
+          note_step(node.op->name, start, now());
+        }
       } catch (const c10::Error& error) {
         reason = error.what_without_backtrace();
         if (!refusal) refusal = std::current_exception();

@@ -1,6 +1,7 @@
 // Flushing: finds the program of a trace by its key and runs it; where there is none, has it compiled or runs it directly.
 #include "flush.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include "direct.h"
 #include "disk.h"
 #include "isolation.h"
+#include "journal.h"
 #include "policy.h"
 #include "programs.h"
 #include "python.h"
@@ -139,11 +141,27 @@ void count(Way way, const Program& program) {
   }
 }
 
+// What a profiler shows of a flush on the host's side.
+class ProfiledRange {
+ public:
+  explicit ProfiledRange(const char* reason) {
+    if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION))
+      range_.emplace(std::move(*callbacks)).before(c10::str("tiny::flush for ", reason));
+  }
+
+ private:
+  std::optional<at::RecordFunction> range_;
+};
+
 void flush_trace(Trace& trace, const char* reason) {
   if (trace.nodes.empty()) {
     trace.clear();
     return;
   }
+  ProfiledRange range(reason);
+  Noted noted(trace, reason);
+  std::optional<at::DisableRecordFunctionGuard> steps_are_noted;  // and not ATen's operators inside them as well
+  if (watched_by(Watcher::Profiler)) steps_are_noted.emplace();
   const auto start = Clock::now();
   const Mode mode = mode_for(trace.device);
   const bool has_direct_way = aten_device(trace.device).has_value();
@@ -183,6 +201,7 @@ void flush_trace(Trace& trace, const char* reason) {
   if (program != nullptr) {
     keep_in_place(trace);
     const auto done = Clock::now();
+    noted.ran(kWays[static_cast<int>(search->way)], program.get(), milliseconds(compiled - start));
     count(search->way, *program);
     print_line(reason, trace, search->way, program.get(), compiled - start, done - compiled);
     trace.clear();
@@ -192,6 +211,7 @@ void flush_trace(Trace& trace, const char* reason) {
   stats().flushes++, stats().direct++;
   const std::exception_ptr refusal = run_directly(trace);
   keep_in_place(trace);
+  noted.ran(kWays[static_cast<int>(Way::Direct)], nullptr, milliseconds(compiled - start));
   print_line(reason, trace, Way::Direct, nullptr, compiled - start, Clock::now() - compiled);
   trace.clear();
   if (refusal) std::rethrow_exception(refusal);

@@ -13,6 +13,7 @@
 
 #include "flush.h"
 #include "host_memory.h"
+#include "journal.h"
 #include "kernels_only.h"
 #include "packing.h"
 #include "python.h"
@@ -220,7 +221,7 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
 
   started = true;
   for (uint32_t i : written) addresses.buffers[i]->derived.reset();
-  const bool timed = debug_level() >= 2;
+  const bool timed = watched() || debug_level() >= 2;
   times.clear();
   for (size_t begin = 0, end; begin < steps_.size(); begin = end) {
     const auto start = timed ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();

@@ -15,6 +15,7 @@
 #include "device.h"
 #include "indices.h"
 #include "infer.h"
+#include "journal.h"
 #include "numbers.h"
 #include "python.h"
 #include "ranges.h"
@@ -175,6 +176,7 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
     note_write(storage, is_whole, region.dtype, range);
   }
   trace.nodes.push_back(node);
+  if (watched_by(Watcher::Explain)) note_source(trace);
   stats().nodes++;
 }
 

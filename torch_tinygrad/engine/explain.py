@@ -1,12 +1,11 @@
-"""Which aten operators each step of a program carries out, for `TORCH_TINY_DEBUG=2`.
+"""Which aten operators each step of a program carries out, for `TORCH_TINY_DEBUG=2`, `torch.profiler` and
+`torch.tiny.explain`.
 
 Every buffer that the graph names is traced back to the operators whose results it takes to compute it from other such
 buffers. A buffer that tinygrad put in between belongs to whatever is computed from it.
 """
 
 from __future__ import annotations
-
-import os
 
 from tinygrad.uop.ops import Ops, UOp
 
@@ -15,14 +14,8 @@ from torch_tinygrad.values.graph import Graph
 from .schedule import Schedule
 
 
-def wanted() -> bool:
-    return os.environ.get("TORCH_TINY_DEBUG", "0") >= "2"
-
-
 def operators(schedule: Schedule) -> list[str]:
-    """For each call of the schedule, its operators, where they are asked for."""
-    if not wanted():
-        return [""] * len(schedule.calls)
+    """For each call of the schedule, its operators."""
     named = _operators_of_buffers(schedule.stores, schedule.graph)
     later: dict[UOp, dict[str, None]] = {}
     lines = []

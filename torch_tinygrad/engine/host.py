@@ -54,12 +54,13 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             description.append(f"kernel {info.function_name}, {int(estimate.mem)} bytes: {names}")
         elif kind.op is Ops.CUSTOM_FUNCTION:
             step = graph.step(call)
-            moved += add_aten(program, step, slots, layout.written)
+            nbytes_moved = add_aten(program, step, slots, layout.written)
+            moved += nbytes_moved
             independence.restart()
             program.kernels += 1
             if step.is_fallback:
                 fallbacks[step.op] = fallbacks.get(step.op, 0) + 1
-            description.append(f"aten {step.op}")
+            description.append(f"aten {step.op}, {nbytes_moved} bytes")
         else:
             raise RuntimeError(f"a step that the host cannot run: {kind.op}")
         program.release_after(releases)

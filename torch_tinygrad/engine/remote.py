@@ -20,6 +20,7 @@ from tinygrad.engine.jit import graph_class
 from tinygrad.engine.realize import estimate_uop, get_runtime
 from tinygrad.uop.ops import Ops, ProgramInfo, UOp
 
+from torch_tinygrad import _C
 from torch_tinygrad.target import target
 
 from . import cuda, explain
@@ -181,7 +182,7 @@ def plan_of(schedule: Schedule) -> Plan:
             moved = sum(map(nbytes, (*step.inputs, *step.results)))
             if step.is_fallback and not has_library_kernel(graph.device, step):
                 plan.fallbacks[step.op] = plan.fallbacks.get(step.op, 0) + 1
-            plan.description.append(f"aten {step.op}")
+            plan.description.append(f"aten {step.op}, {moved} bytes")
             plan.steps.append(Aten(step, operands))
         elif kind.op is Ops.COPY and arguments[1].place.kind == CONSTANT:
             source = arguments[1].place.number
@@ -212,7 +213,7 @@ class RemoteProgram:
     def __init__(self, plan: Plan, device: str):
         self.plan, self.device = plan, device
         self.started = False  # whether the last run came to its first step
-        self.is_timed = target(device).library == "cuda" and os.environ.get("TORCH_TINY_DEBUG", "0") >= "2"
+        self.can_be_timed = target(device).library == "cuda"
         self.times: list[float] = []  # of the steps, microseconds
         self.inputs, self.outputs, self.output_bytes = plan.inputs, plan.outputs, plan.output_bytes
         self.temporaries = plan.temporaries
@@ -221,7 +222,8 @@ class RemoteProgram:
         self.fallbacks, self.description = plan.fallbacks, plan.description
         first = self.first = first_numbers(plan)
         self.operands = Operands(device, plan.table)
-        self.steps = self._batched([self._step(step) for step in plan.steps])
+        self.single_steps = [self._step(step) for step in plan.steps]
+        self.steps = self._batched(self.single_steps)
         self.marks = self._marks()
         self.overwritten = [number for number in self._last_writers(self.steps) if number < first[OUTPUT]]
 
@@ -274,7 +276,7 @@ class RemoteProgram:
 
     def _batched(self, steps: list[Step]) -> list[Step]:
         """Neighbouring kernels together, where the device has graphs."""
-        if Device[self.device].graph is None or self.is_timed:
+        if Device[self.device].graph is None:
             return steps
         runner = graph_class(Device[self.device])
         result: list[Step] = []
@@ -332,20 +334,34 @@ class RemoteProgram:
             for number in self.overwritten:
                 LAST_WRITES.pop(operands.bases[number], None)
         self.started = True
-        times = cuda.Times() if self.is_timed else None
+        self.times = []
         with torch.no_grad():
+            if self.can_be_timed and steps_are_timed():
+                self.times = timed(self.single_steps, operands)
+                operands.release(range(0, first[FLOATS]))
+                return outputs
             for k, step in enumerate(self.steps):
                 step.run(operands)
-                if times is not None:
-                    times.step()
                 if k in self.marks:
                     mark, written = self.marks[k]
                     mark.set()
                     for number in written:
                         LAST_WRITES[operands.bases[number]] = mark
         operands.release(range(0, first[FLOATS]))
-        self.times = times.microseconds() if times is not None else []
         return outputs
+
+
+def steps_are_timed() -> bool:
+    return _C.watched() or os.environ.get("TORCH_TINY_DEBUG", "0") >= "2"
+
+
+def timed(steps: list[Step], operands: Operands) -> list[float]:
+    """Runs the steps one by one, not in graphs; gives the microseconds of each, after the last is through."""
+    times = cuda.Times()
+    for step in steps:
+        step.run(operands)
+        times.step()
+    return times.microseconds()
 
 
 def assemble(schedule: Schedule) -> RemoteProgram:
