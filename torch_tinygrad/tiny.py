@@ -12,6 +12,7 @@ import torch
 
 from . import _C
 from .choice import is_host
+from .explain import explain
 from .memory import (
     empty_cache,
     ipc_collect,
@@ -55,6 +56,7 @@ __all__ = [
     "device_count",
     "device_of",
     "empty_cache",
+    "explain",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",

@@ -81,7 +81,7 @@ void note_source(const Trace& trace) {
   if (source.empty() && current_source != nullptr) {
     source = current_source();
     // Autograd has just numbered the node of the operator that is being recorded.
-    if (!source.empty() && at::sequence_number::peek() > 0) sources_of_autograd[at::sequence_number::peek() - 1] = source;
+    if (!source.empty() && at::sequence_number::peek() > 0) sources_of_autograd.emplace(at::sequence_number::peek() - 1, source);
   }
   auto& list = sources[trace.device];
   list.resize(trace.nodes.size());

@@ -1,0 +1,108 @@
+"""torch.tiny.explain: operators, kernels, flushes and lines of code of a call."""
+
+from __future__ import annotations
+
+import html.parser
+
+import pytest
+import torch
+
+from torch_tinygrad import _C
+
+
+def scaled(x: torch.Tensor, weight: torch.Tensor) -> float:
+    y = (x @ weight).relu()
+    return (y * 2).sum().item()
+
+
+@pytest.fixture(scope="module")
+def shown():
+    x, weight = torch.randn(64, 64).to("tiny"), torch.randn(64, 64).to("tiny").requires_grad_()
+    return torch.tiny.explain(scaled, x, weight)
+
+
+def test_operators_have_the_lines_that_called_them(shown):
+    (flush,) = shown.flushes
+    assert [o.name for o in flush.operators] == ["aten::mm", "aten::relu", "aten::mul.Tensor", "aten::sum"]
+    assert [o.line for o in flush.operators[:2]] == ["y = (x @ weight).relu()"] * 2
+    assert flush.operators[3].place.startswith("test_explain.py:")
+    assert flush.operators[0].results == "Float[64, 64]" and flush.operators[0].nbytes == 3 * 64 * 64 * 4
+
+
+def test_steps_have_operators_bytes_and_times(shown):
+    (flush,) = shown.flushes
+    assert flush.way == "hit"  # compiled in the first of the two runs
+    assert [s.kind for s in flush.steps].count("library") == 1
+    fused = next(s for s in flush.steps if "sum" in s.operators)
+    assert "relu" in fused.operators and "mul" in fused.operators and fused.nbytes > 64 * 64 * 4
+    assert all(s.microseconds >= 0 for s in flush.steps)
+    assert shown.bandwidth > 1e8
+
+
+def test_backward_operators_have_the_line_of_the_forward_pass():
+    weight = torch.randn(16, 16).to("tiny").requires_grad_()
+
+    def step():
+        (weight.exp() * 3).sum().backward()
+        torch.tiny.synchronize()
+
+    (flush,) = torch.tiny.explain(step, runs=1).flushes
+    backward = [o for o in flush.operators if o.source.startswith("backward of ")]
+    assert backward and all(o.line == "(weight.exp() * 3).sum().backward()" for o in backward)
+    assert flush.reason == "synchronize"
+
+
+def test_results_that_are_held_are_told_from_those_that_are_not():
+    held = []
+    x = torch.ones(8).to("tiny")
+
+    def keep():
+        held[:] = [(x + 1) * 2]
+
+    (flush,) = torch.tiny.explain(keep).flushes
+    assert [o.kept for o in flush.operators] == [False, True]
+
+
+def test_text_and_page_tell_the_same_and_the_page_stands_alone(shown, tmp_path):
+    assert (
+        "scaled: 4 operators in 3 steps and 1 flush;" in shown.text
+        and "relu" in shown.text
+        and "flush for" in shown.text
+    )
+    page = (tmp_path / "page.html").read_text() if shown.save(tmp_path / "page.html") else ""
+    assert "y = (x @ weight).relu()" in page and "src=" not in page and "href=" not in page
+
+    class Balanced(html.parser.HTMLParser):
+        open_tables = 0
+
+        def handle_starttag(self, tag, attrs):
+            self.open_tables += tag == "table"
+
+        def handle_endtag(self, tag):
+            self.open_tables -= tag == "table"
+
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open_tables == 0
+
+
+def test_after_an_error_nothing_is_noted_any_more():
+    def fails():
+        torch.ones(3, device="tiny") + torch.ones(4, device="tiny")
+
+    with pytest.raises(RuntimeError, match="size"):
+        torch.tiny.explain(fails)
+    assert not _C.watched()
+    with pytest.raises(ValueError, match="at least once"):
+        torch.tiny.explain(fails, runs=0)
+
+
+def test_two_flushes_are_told_apart():
+    x = torch.ones(8).to("tiny")
+
+    def twice():
+        if (x + 1).sum() > 0:
+            x.mul(3).cpu()
+
+    shown = torch.tiny.explain(twice)
+    assert len(shown.flushes) == 2 and shown.flushes[0].reason != shown.flushes[1].reason
