@@ -113,6 +113,13 @@ def test_common_operators_import_no_compiler_of_pytorch_s():
     made = [torch.eye(4, device="tiny"), torch.eye(3, 5, device="tiny"), torch.arange(7, device="tiny"), x.tril()]
     made += [torch.linspace(0, 1, 5, device="tiny"), F.dropout(x, 0.0), x.roll(1, 0), x.cumsum(0), F.pad(x, (1, 2))]
     made += [x.std(0), F.layer_norm(x, (16,)), F.cross_entropy(x, torch.arange(16).to("tiny")), x @ x, x.softmax(1)]
+    large = torch.ones(700, 600, device="tiny")  # too large for the CPU's kernels to be asked as they are
+    made += [large + 1, large.exp(), large.tril(), large.cumsum(0), large.sort(1)[0], large.topk(3)[0], large.std(0)]
+    made += [large > 0, large.softmax(1), F.layer_norm(large, (600,)), large @ large.t(), large.argmax(1)]
+    made += [large.normal_()]
+    made += [torch.randn(700, 600, device="tiny"), torch.randint(9, (900, 900), device="tiny"), torch.rand_like(large)]
+    made += [torch.arange(500000, device="tiny"), torch.linspace(0, 1, 500000, device="tiny"), torch.randn_like(large)]
+    made += [F.conv2d(torch.ones(8, 16, 64, 64, device="tiny"), torch.ones(16, 16, 3, 3, device="tiny"), padding=1)]
     print(json.dumps([[t.sum().item() for t in made[:3]], "sympy" in sys.modules, "torch._inductor" in sys.modules]))
     """
     done = run(program, TORCH_TINY_COMPILE="never")

@@ -207,7 +207,7 @@ class HostMemory {
   }
   // The last page is nobody's: stretches of two segments are never neighbours.
   bool map_segment(size_t size) {
-    void* const mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) return false;
     char* const begin = static_cast<char*>(mapped);
     segments_[begin] = size;

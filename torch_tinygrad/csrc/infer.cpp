@@ -1,87 +1,28 @@
-// Inference on Meta tensors.
+// Inference: the CPU's kernels on stand-ins, Meta kernels where those say too little.
 #include "infer.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/fill.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/util/strides.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
+#include "factories.h"
 #include "kernels_only.h"
 #include "python.h"
+#include "samples.h"
 #include "shape_rules.h"
-#include "shrink.h"
+#include "stand_ins.h"
 
 namespace tiny {
 namespace {
 
 // Up to so many bytes of arguments, the CPU's own kernel is asked.
 constexpr size_t kMaxBytesOnCpu = size_t{1} << 20;
-// A small call's refusal is confirmed on the call itself up to so many.
-constexpr size_t kMaxBytesToConfirm = size_t{64} << 20;
-
-// While one lives, this thread computes alone. Autograd's threads infer too: helpers of their own beside the main thread's
-// would be more threads than processors to OpenMP, whose helpers then sleep between any two loops (waking them took 80 us
-// of every product in a recurrent network).
-class Alone {
- public:
-  Alone() : helpers_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~Alone() { omp_set_num_threads(helpers_); }
-  Alone(const Alone&) = delete;
-  Alone& operator=(const Alone&) = delete;
-
- private:
-  const int helpers_;
-};
-
-// Tensors of the same geometry on another device. Where arguments alias, so do these: ATen's overlap checks then apply.
-std::vector<at::Tensor> stand_ins(const Call& call, c10::Device device) {
-  std::vector<at::Tensor> result;
-  std::unordered_map<const void*, at::Tensor> bases;
-  for (const auto& t : call.tensors) {
-    if (!call.aliased) {
-      result.push_back(at::empty_strided(t.sizes(), t.strides(), at::TensorOptions().dtype(t.dtype()).device(device)));
-      continue;
-    }
-    const size_t first =
-        std::find_if(call.tensors.begin(), call.tensors.end(), [&](const auto& other) { return other.is_same(t); }) - call.tensors.begin();
-    if (first < result.size()) {
-      result.push_back(result[first]);
-      continue;
-    }
-    at::Tensor& base = bases[t.storage().unsafeGetStorageImpl()];
-    if (!base.defined())
-      base = at::empty({static_cast<int64_t>(t.storage().nbytes())}, at::TensorOptions().dtype(at::kByte).device(device));
-    at::Tensor alias = at::empty({0}, at::TensorOptions().dtype(t.dtype()).device(device));
-    alias.unsafeGetTensorImpl()->set_storage_keep_dtype(base.storage());
-    alias.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
-    result.push_back(alias);
-  }
-  return result;
-}
-
-Shape shape_of(const at::Tensor& t) {
-  return {{t.sizes().begin(), t.sizes().end()}, {t.strides().begin(), t.strides().end()}, t.scalar_type(), t.storage_offset()};
-}
-
-Inferred::Result result_of(const at::Tensor& out, const std::vector<at::Tensor>& metas) {
-  using Kind = Inferred::Result::Kind;
-  if (!out.defined()) return {Kind::Undefined, -1, {}};
-  for (size_t i = 0; i < metas.size(); i++)
-    if (out.is_same(metas[i])) return {Kind::Argument, static_cast<int>(i), {}};
-  for (size_t i = 0; i < metas.size(); i++)
-    if (out.storage().is_alias_of(metas[i].storage())) return {Kind::View, static_cast<int>(i), shape_of(out)};
-  return {Kind::Fresh, -1, shape_of(out)};
-}
 
 // The sizes and strides that ATen's iterator gives the result of these operands.
 void iterate(const std::vector<at::Tensor>& metas, Shape& shape) {
@@ -122,71 +63,46 @@ void lay_out_as_convolution(const Call& call, const std::vector<at::Tensor>& met
     }
 }
 
-// The arguments with every tensor of the device replaced by the next stand-in, and devices by theirs.
-torch::jit::Stack with_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& stand_ins,
-                                 c10::Device device) {
-  torch::jit::Stack stack;
-  stack.reserve(args.size());
-  size_t next = 0;
-  // What else there is are 0-dim tensors of the CPU, which count as being on any device, though not to all Meta kernels.
-  auto stand_in = [&](const at::Tensor& t) {
-    if (is_tiny(t)) return stand_ins[next++];
-    const bool moves = device.is_meta() && t.defined() && !t.unsafeGetTensorImpl()->is_wrapped_number();
-    return moves ? at::empty({}, at::TensorOptions().dtype(t.dtype()).device(device)) : t;
+std::vector<int64_t> ints(const c10::IValue& value, size_t count) {
+  std::vector<int64_t> list = value.toIntVector();
+  if (list.size() == 1) list.resize(count, list[0]);
+  return list;
+}
+
+// The sizes of a convolution that nothing is to be said against.
+std::optional<std::vector<int64_t>> convolved(c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& metas) {
+  const at::Tensor &input = metas[0], &weight = metas[1];
+  const int64_t groups = args[8].toInt(), places = input.dim() - 2;
+  if (args[6].toBool() || input.dim() != weight.dim() || places < 1 || groups < 1 || input.numel() == 0 || weight.numel() == 0)
+    return std::nullopt;
+  if (input.size(1) != weight.size(1) * groups || weight.size(0) % groups != 0) return std::nullopt;
+  if (input.dtype() != weight.dtype() || (metas.size() > 2 && metas[2].sizes() != at::IntArrayRef{weight.size(0)})) return std::nullopt;
+  const auto stride = ints(args[3], places), padding = ints(args[4], places), dilation = ints(args[5], places);
+  std::vector<int64_t> sizes = {input.size(0), weight.size(0)};
+  for (int64_t d = 0; d < places; d++) {
+    const int64_t room = input.size(d + 2) + 2 * padding.at(d) - dilation.at(d) * (weight.size(d + 2) - 1) - 1;
+    if (room < 0 || stride.at(d) < 1 || padding[d] < 0 || dilation[d] < 1) return std::nullopt;
+    sizes.push_back(room / stride[d] + 1);
+  }
+  return sizes;
+}
+
+// What common operators make whose Meta kernels are Python that imports a second's worth of modules when first used, and
+// which the CPU's kernels do not say: those would draw, or lie elsewhere in memory than the large call's results do.
+std::optional<torch::jit::Stack> made_plainly(const Call& call, c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& metas) {
+  const std::string& name = call.info.name;
+  auto like = [&](const at::Tensor& t, at::ScalarType dtype) {
+    return at::empty_strided(t.sizes(), at::infer_dense_strides(t.sizes(), t.strides()), t.options().dtype(dtype));
   };
-  for (size_t i = 0; i < args.size(); i++) {
-    const c10::IValue& value = args[i];
-    const OpInfo::Kind kind = call.info.args[i].kind;
-    if (kind == OpInfo::Kind::Device) {
-      stack.emplace_back(device);
-    } else if (kind == OpInfo::Kind::Generator) {
-      // A generator of its own, so that the CPU's default one stays where it is.
-      stack.push_back(device.is_cpu() ? c10::IValue(at::detail::createCPUGenerator()) : c10::IValue());
-    } else if (value.isNone()) {
-      stack.push_back(value);
-    } else if (kind == OpInfo::Kind::Tensor) {
-      stack.emplace_back(stand_in(value.toTensor()));
-    } else if (kind == OpInfo::Kind::TensorList) {
-      c10::List<at::Tensor> list;
-      for (const auto& v : value.toListRef()) list.push_back(stand_in(v.toTensor()));
-      stack.emplace_back(std::move(list));
-    } else if (kind == OpInfo::Kind::OptionalTensorList) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const auto& v : value.toListRef()) list.push_back(v.isNone() ? std::nullopt : std::optional<at::Tensor>(stand_in(v.toTensor())));
-      stack.emplace_back(std::move(list));
-    } else {
-      stack.push_back(value);
-    }
+  if (name == "aten::native_dropout") return torch::jit::Stack{like(metas[0], metas[0].scalar_type()), like(metas[0], at::kBool)};
+  if ((name == "aten::rand_like" || name == "aten::randn_like") && metas.size() == 1) {
+    const bool is_plain = args[5].isNone() || args[5].toMemoryFormat() == at::MemoryFormat::Preserve;
+    const at::ScalarType dtype = args[1].isNone() ? metas[0].scalar_type() : args[1].toScalarType();
+    if (is_plain && (at::isFloatingType(dtype) || at::isComplexType(dtype))) return torch::jit::Stack{like(metas[0], dtype)};
   }
-  return stack;
-}
-
-// What the operator returned, and what it did to the stand-ins.
-Inferred describe(const torch::jit::Stack& results, const std::vector<at::Tensor>& stand_ins, const std::vector<Shape>& before) {
-  Inferred inferred;
-  for (const auto& value : results) {
-    Inferred::Return ret;
-    if (value.isTensor()) {
-      ret.tensors.push_back(result_of(value.toTensor(), stand_ins));
-    } else if (value.isTensorList()) {
-      ret.is_list = true;
-      for (const auto& v : value.toListRef()) ret.tensors.push_back(result_of(v.toTensor(), stand_ins));
-    } else {
-      ret.is_value = true;
-      ret.value = value;
-    }
-    inferred.returns.push_back(std::move(ret));
-  }
-  for (size_t i = 0; i < stand_ins.size(); i++)
-    if (stand_ins[i].sizes() != at::IntArrayRef(before[i].sizes) || stand_ins[i].strides() != at::IntArrayRef(before[i].strides))
-      inferred.resized.emplace_back(static_cast<int>(i), shape_of(stand_ins[i]));
-  return inferred;
-}
-
-std::vector<Shape> shapes_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<Shape> shapes;
-  for (const auto& t : tensors) shapes.push_back(shape_of(t));
-  return shapes;
+  if (name == "aten::convolution" && metas.size() >= 2)
+    if (const auto sizes = convolved(args, metas)) return torch::jit::Stack{at::empty(*sizes, metas[0].options())};
+  return std::nullopt;
 }
 
 Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
@@ -195,11 +111,8 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
   torch::jit::Stack stack = with_stand_ins(call, args, metas, c10::Device(c10::kMeta));
   if (call.masked) {
     stack.resize(1);  // written in place: the result is the first argument
-  } else if (call.info.name == "aten::native_dropout") {
-    // Its Meta kernel is Python that imports a compiler when it is first used, and the CPU's would draw.
-    const auto strides = at::infer_dense_strides(metas[0].sizes(), metas[0].strides());
-    auto like = [&](at::ScalarType dtype) { return at::empty_strided(metas[0].sizes(), strides, metas[0].options().dtype(dtype)); };
-    stack = {like(metas[0].scalar_type()), like(at::kBool)};
+  } else if (auto made = made_plainly(call, args, metas)) {
+    stack = *std::move(made);
   } else {
     infer_on_meta(call.info, stack);
   }
@@ -207,11 +120,6 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
   lay_out_as_iterator(call, metas, inferred);
   lay_out_as_convolution(call, metas, inferred);
   return inferred;
-}
-
-void fill_storage(const at::Tensor& t, int64_t value) {
-  const int64_t elements = static_cast<int64_t>(t.storage().nbytes() / t.itemsize());
-  if (elements) at::from_blob(t.storage().mutable_data(), {elements}, at::TensorOptions().dtype(t.dtype())).fill_(value);
 }
 
 // Whether the CPU's kernel believes what it reads: LAPACK writes wherever pivots say, and PyTorch checks those from 2.13 on.
@@ -232,77 +140,8 @@ size_t bytes_of(const Call& call) {
   return bytes;
 }
 
-// The CPU's kernel on small arguments of the same geometry says everything exactly: layouts, and refusals with their
-// words. A refusal counts if it does not depend on the values, that is, if zeros and ones are refused alike.
-template <class MakeStandIns>
-std::optional<Inferred> run_on_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> args, MakeStandIns make) {
-  const Alone alone;
-  const KernelsOnly kernels_only;
-  std::string refused;
-  // Whether zeros were refused in the same words.
-  auto refused_again = [&](const std::string& message) { return std::exchange(refused, message) == message; };
-  for (const int64_t fill : {0, 1}) {
-    const std::vector<at::Tensor> tensors = make();
-    for (const auto& t : tensors) fill_storage(t, fill);
-    const std::vector<Shape> before = shapes_of(tensors);
-    torch::jit::Stack stack = with_stand_ins(call, args, tensors, c10::Device(c10::kCPU));
-    try {
-      call.info.op.callBoxed(&stack);
-      return describe(stack, tensors, before);
-    } catch (const c10::Error& error) {
-      const std::string message = error.what_without_backtrace();
-      if (message.find("Could not run '") != std::string::npos) return std::nullopt;
-      const bool never_works = dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr;
-      if (never_works || refused_again(message)) throw;
-    } catch (const std::runtime_error& error) {  // numbers that do not fit a dtype
-      if (refused_again(error.what())) throw;
-    } catch (const std::exception&) {
-      return std::nullopt;
-    }
-  }
-  return std::nullopt;
-}
-
 std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
   return run_on_stand_ins(call, args, [&] { return stand_ins(call, c10::Device(c10::kCPU)); });
-}
-
-// The CPU's refusals of a call that is too large to be tried as it is, from small ones of its structure. A refusal counts if
-// it says the same whatever the sizes are: others come from the shrinking, or Meta kernels find them too.
-void check_small(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  static std::mutex mutex;
-  static auto& accepted = *new std::unordered_set<Hash, HashHash>;
-  std::string refused;
-  for (const int variant : {0, 1}) {
-    const std::optional<SmallCall> small = shrink(call, args, variant);
-    if (!small) return;
-    {
-      std::lock_guard<std::mutex> guard(mutex);
-      if (accepted.count(small->structure)) return;
-    }
-    std::exception_ptr refusal;
-    std::string message;
-    try {
-      run_on_stand_ins(call, args, [&] { return small->tensors(); });
-      std::lock_guard<std::mutex> guard(mutex);
-      if (accepted.size() > 100000) accepted.clear();
-      accepted.insert(small->structure);
-      return;
-    } catch (const c10::Error& error) {
-      message = error.what_without_backtrace(), refusal = std::current_exception();
-    } catch (const std::exception& error) {
-      message = error.what(), refusal = std::current_exception();
-    }
-    if (variant == 0) {
-      refused = message;
-    } else if (message == refused) {
-      if (bytes_of(call) <= kMaxBytesToConfirm) {
-        infer_from_cpu(call, args);
-      } else {
-        std::rethrow_exception(refusal);
-      }
-    }
-  }
 }
 
 // What Meta kernels refuse, the CPU does in its own words, before it computes.
@@ -321,32 +160,14 @@ std::optional<Inferred> in_words_of_cpu(const Call& call, c10::ArrayRef<c10::IVa
   return describe(stack, tensors, before);
 }
 
-// Whether a factory makes few elements, by its numbers: the CPU's kernel then costs less than a Meta kernel, some of which
-// are Python that imports a compiler when it is first used.
-bool is_small_factory(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  constexpr int64_t kElements = 1 << 16;
-  if (!call.tensors.empty() || call.info.random || call.info.takes_generator) return false;
-  int64_t elements = 1;
-  auto count = [&](int64_t n) { elements = n > kElements || elements > kElements ? kElements + 1 : elements * std::max<int64_t>(n, 1); };
-  for (const auto& value : args) {
-    if (value.isInt()) {
-      count(value.toInt());
-    } else if (value.isIntList()) {
-      for (int64_t n : value.toIntVector()) count(n);
-    } else if (value.isDouble() || value.isTensor()) {
-      return false;  // an end of a range
-    }
-  }
-  return elements <= kElements;
-}
-
 Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  if (is_small_factory(call, args)) return *in_words_of_cpu(call, args);
+  if (call.tensors.empty())
+    if (auto inferred = infer_factory(call, args)) return *std::move(inferred);
   const bool asks = asks_cpu(call), is_large = asks && bytes_of(call) > kMaxBytesOnCpu;
   if (asks && !is_large) {
     if (auto inferred = infer_from_cpu(call, args)) return *std::move(inferred);
   } else if (is_large) {
-    check_small(call, args);
+    if (auto inferred = infer_from_samples(call, args)) return *std::move(inferred);
   }
   try {
     return infer_from_meta(call, args);

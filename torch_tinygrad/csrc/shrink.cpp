@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <string>
 #include <unordered_map>
 
 namespace tiny {
@@ -16,14 +18,36 @@ namespace {
 constexpr int64_t kMinKept = 4;               // sizes up to this are kept in any case
 constexpr int64_t kMaxBytes = 1 << 20;        // of all stand-ins
 constexpr int64_t kDivisors = 12;             // what the second variant keeps remainders by
+constexpr int64_t kGap = 4;                   // between sizes of the third
 constexpr int64_t kApart = int64_t{1} << 12;  // bytes between tensors that share a storage without overlapping
+
+// Numbers by these names are sizes of arguments, and shrink with them.
+bool is_size(const std::string& name) {
+  static const std::set<std::string> names = {"normalized_shape", "num_weights", "input_size", "input_sizes", "self_sizes"};
+  return names.count(name) > 0;
+}
+
+bool is_size_of(const Call& call, int64_t value) {
+  if (value <= kMinKept) return value >= 0;
+  return std::any_of(call.tensors.begin(), call.tensors.end(),
+                     [&](const at::Tensor& t) { return std::find(t.sizes().begin(), t.sizes().end(), value) != t.sizes().end(); });
+}
+
+// Whether this argument is sizes of tensors, all of which are there.
+bool holds_sizes(const Call& call, const std::string& name, const c10::IValue& value) {
+  if (!is_size(name)) return false;
+  if (value.isInt()) return is_size_of(call, value.toInt());
+  if (!value.isIntList()) return false;
+  const auto list = value.toIntVector();
+  return std::all_of(list.begin(), list.end(), [&](int64_t n) { return is_size_of(call, n); });
+}
 
 int64_t largest_number(const Call& call, c10::ArrayRef<c10::IValue> args) {
   int64_t most = kMinKept;
   auto look = [&](int64_t value) { most = std::max(most, value < 0 ? -std::max(value, -Range::kMost) : value); };
   for (size_t i = 0; i < args.size(); i++) {
     const std::string& name = call.info.op.schema().arguments()[i].name();
-    if (call.info.args[i].kind != OpInfo::Kind::Value || name == "dtype") continue;
+    if (call.info.args[i].kind != OpInfo::Kind::Value || name == "dtype" || holds_sizes(call, name, args[i])) continue;
     if (args[i].isInt()) look(args[i].toInt());
     if (args[i].isIntList())
       for (int64_t value : args[i].toIntList()) look(value);
@@ -31,30 +55,33 @@ int64_t largest_number(const Call& call, c10::ArrayRef<c10::IValue> args) {
   return most;
 }
 
-class Sizes {
- public:
-  Sizes(const Call& call, int64_t kept, int variant) : kept_(kept) {
-    for (const auto& t : call.tensors)
-      for (int64_t size : t.sizes())
-        if (size > kept) large_.push_back(size);
-    std::sort(large_.begin(), large_.end());
-    large_.erase(std::unique(large_.begin(), large_.end()), large_.end());
-    int64_t last = kept + 1;  // which is left out: many operators have a size that is another's and one
-    for (int64_t size : large_) {
-      last++;
-      if (variant == 1) last += ((size - last) % kDivisors + kDivisors) % kDivisors;
-      small_.push_back(last);
-    }
+// Fills in what stands for the sizes of the arguments.
+void shrink_sizes(const Call& call, int variant, SmallCall& small) {
+  for (const auto& t : call.tensors)
+    for (int64_t size : t.sizes())
+      if (size > small.kept) small.large.push_back(size);
+  std::sort(small.large.begin(), small.large.end());
+  small.large.erase(std::unique(small.large.begin(), small.large.end()), small.large.end());
+  int64_t last = small.kept + 1;  // which is left out: many operators have a size that is another's and one
+  for (int64_t size : small.large) {
+    last++;
+    if (variant == 1) last += ((size - last) % kDivisors + kDivisors) % kDivisors;
+    if (variant == 2) last += kGap + static_cast<int64_t>(small.small.size());
+    small.small.push_back(last);
   }
-  int64_t operator()(int64_t size) const {
-    if (size <= kept_) return size;
-    return small_[std::lower_bound(large_.begin(), large_.end(), size) - large_.begin()];
-  }
+}
 
- private:
-  const int64_t kept_;
-  std::vector<int64_t> large_, small_;
-};
+int64_t shrunk(const SmallCall& small, int64_t size) {
+  if (size <= small.kept) return size;
+  return small.small[std::lower_bound(small.large.begin(), small.large.end(), size) - small.large.begin()];
+}
+
+c10::IValue shrunk(const SmallCall& small, const c10::IValue& value) {
+  if (value.isInt()) return shrunk(small, value.toInt());
+  std::vector<int64_t> list = value.toIntVector();
+  for (int64_t& n : list) n = shrunk(small, n);
+  return list;
+}
 
 // Strides over smaller sizes, from the innermost dimension out: dense ones stay dense, gaps gaps, overlaps overlaps.
 void shrink_strides(const at::Tensor& t, Shape& shape) {
@@ -119,10 +146,18 @@ std::vector<at::Tensor> SmallCall::tensors() const {
   return result;
 }
 
+std::optional<int64_t> SmallCall::original(int64_t size) const {
+  if (size <= kept) return size;
+  const auto found = std::lower_bound(small.begin(), small.end(), size);
+  if (found == small.end() || *found != size) return std::nullopt;
+  return large[found - small.begin()];
+}
+
 std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> args, int variant) {
   if (call.info.absolute) return std::nullopt;
-  const Sizes sizes(call, largest_number(call, args), variant);
   SmallCall small;
+  small.kept = largest_number(call, args);
+  shrink_sizes(call, variant, small);
   small.structure = call.info.hash;
   small.structure.add(uint64_t{has_unfit_number(call, args)});
   std::unordered_map<const void*, size_t> storages;  // of the real tensors → the first tensor there
@@ -130,7 +165,7 @@ std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> arg
   for (size_t i = 0; i < call.tensors.size(); i++) {
     const at::Tensor& t = call.tensors[i];
     Shape shape{{}, {t.strides().begin(), t.strides().end()}, t.scalar_type(), 0};
-    for (int64_t size : t.sizes()) shape.sizes.push_back(sizes(size));
+    for (int64_t size : t.sizes()) shape.sizes.push_back(shrunk(small, size));
     shrink_strides(t, shape);
     const int64_t itemsize = static_cast<int64_t>(t.itemsize());
     int64_t numel = 1;
@@ -169,6 +204,7 @@ std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> arg
   for (size_t i = 0; i < args.size(); i++) {
     using Kind = OpInfo::Kind;
     const Kind kind = call.info.args[i].kind;
+    small.args.push_back(holds_sizes(call, call.info.op.schema().arguments()[i].name(), args[i]) ? shrunk(small, args[i]) : args[i]);
     if (kind <= Kind::OptionalTensorList) {
       const bool absent = args[i].isNone();
       const bool is_cpu = args[i].isTensor() && args[i].toTensor().defined() && !is_tiny(args[i].toTensor());
@@ -177,7 +213,7 @@ std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> arg
     } else if (kind == Kind::ScalarList || ((kind == Kind::Scalar || kind == Kind::Float) && call.info.args[i].lift)) {
       small.structure.add(uint64_t{args[i].isDouble() ? 1u : args[i].isBool() ? 2u : args[i].isComplexDouble() ? 3u : 4u});
     } else if (kind != Kind::Generator && kind != Kind::Device) {
-      hash_value(small.structure, args[i]);
+      hash_value(small.structure, small.args[i]);
     }
   }
   return small;

@@ -15,12 +15,18 @@ struct SmallCall {
   std::vector<size_t> storage;  // of each tensor; tensors that share one alias
   std::vector<size_t> nbytes;   // of each storage
   std::vector<int> same;        // the first tensor that each one is
+  std::vector<c10::IValue> args;
+  int64_t kept;                       // sizes up to this stayed as they are
+  std::vector<int64_t> large, small;  // the others, in order, and what stands for them
 
   std::vector<at::Tensor> tensors() const;
+  // The size that this one of a result stands for.
+  std::optional<int64_t> original(int64_t size) const;
 };
 
-// Two ways to shrink (`variant` 0 and 1): sizes differ between them, so that a message that names sizes differs too, and
-// the second keeps what sizes leave when divided by 12. None where numbers among the arguments are too large for it.
+// Ways to shrink (`variant` 0, 1 and 2): sizes differ between them, so that a message that names sizes differs too. The second
+// keeps what sizes leave when divided by 12, the third sets them apart. None where numbers among the arguments are too large.
+constexpr int kVariants = 3;
 std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> args, int variant);
 
 }  // namespace tiny
