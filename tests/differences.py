@@ -58,7 +58,7 @@ DECIDED = (
         "the same, except inside one operator of several steps",
         "operators compute in single precision",
     ),
-    ("quantized tensors", "there", "refused: NotImplementedError at the call", "no lowering; quantize on the CPU"),
+    ("quantized tensors", "there", "the CPU's own kernels, counted in `stats()['fallbacks']`", "no lowering"),
     (
         "sparse layouts, `svd`, `eigh`, `eig`, `lstsq`, `ldl`",
         "there",

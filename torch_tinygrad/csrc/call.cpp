@@ -11,6 +11,7 @@
 
 #include "device.h"
 #include "numbers.h"
+#include "python.h"
 
 namespace tiny {
 
@@ -38,6 +39,7 @@ void hash_value(Hash& key, const c10::IValue& value) {
   if (value.isDevice()) return key.add(uint64_t{18});
   if (value.isGenerator() || value.isStream()) return key.add(uint64_t{19});
   if (value.isSymInt()) return key.add(uint64_t{12}), key.add(static_cast<uint64_t>(value.toSymInt().guard_int(__FILE__, __LINE__)));
+  if (value.isObject()) throw NoMetaKernel();  // packed weights and the like: for the CPU alone
   TORCH_CHECK_NOT_IMPLEMENTED(false, "tiny: an argument of type ", value.tagKind(), " cannot be recorded");
 }
 

@@ -295,7 +295,11 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const OpInfo& info = op_info(op);
   const size_t count = info.args.size(), base = stack->size() - count;
   Call call{info};
-  gather(call, *stack, base);
+  try {
+    gather(call, *stack, base);
+  } catch (const NoMetaKernel&) {
+    return run_on_cpu(op, stack);
+  }
   c10::DeviceGuard guard(c10::Device(c10::DeviceType::PrivateUse1, call.device));
   for (const auto& t : call.tensors) check_readable(*storage_of(t.storage().data_ptr()));
   std::shared_ptr<const Inferred> inferred;
