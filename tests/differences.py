@@ -58,6 +58,12 @@ DECIDED = (
         "the same, except inside one operator of several steps",
         "operators compute in single precision",
     ),
+    (
+        "`SGD(fused=True)` in half types",
+        "a step changes no whole vector of a parameter (torch 2.13)",
+        "the step as it is defined, once compiled",
+        "PyTorch's vectorised loop does not store it; directly it is that loop",
+    ),
     ("quantized tensors", "there", "the CPU's own kernels, counted in `stats()['fallbacks']`", "no lowering"),
     (
         "sparse layouts, `svd`, `eigh`, `eig`, `lstsq`, `ldl`",

@@ -142,10 +142,23 @@ def _safetensors(module: Any) -> None:
     module.safe_open = open_on_device
 
 
+def _flex_attention(module: Any) -> None:
+    """PyTorch's own `flex_attention`, which has a list of devices; on ours it is plain mathematics, with a gradient."""
+    validate = module._validate_device
+
+    @functools.wraps(validate)
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "tiny":
+            validate(query, key, value)
+
+    module._validate_device = validate_device
+
+
 TOLD: dict[str, Any] = {
     "accelerate.state": _accelerate_state,
     "accelerate.utils.modeling": _accelerate_memory,
     "safetensors": _safetensors,
+    "torch.nn.attention.flex_attention": _flex_attention,
     "transformers.training_args": _transformers_arguments,
     "transformers.utils.import_utils": _transformers_types,
 }

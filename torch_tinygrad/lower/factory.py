@@ -49,7 +49,13 @@ def scalar_tensor(value, *, meta):
 
 
 for _number, _overloads in {
-    0: (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default),
+    0: (
+        aten.zeros.default,
+        aten.zeros_like.default,
+        aten.new_zeros.default,
+        aten.zero.default,
+        aten._efficientzerotensor.default,
+    ),
     1: (aten.ones.default, aten.ones_like.default, aten.new_ones.default),
 }.items():
 
