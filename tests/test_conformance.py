@@ -135,3 +135,12 @@ def test_every_operator_is_as_good_as_recorded():
     named = [argument for info in op_db if full_name(info) in recorded for argument in ("--op", info.name)]
     arguments = [*named, "--samples", "1", "--dtype", "float32", "--aspect", "forward,backward", "--device", DEVICE]
     assert named and main([*arguments, "--check"]) == 0, "operators got worse than docs/coverage.json says: see above"
+
+
+@pytest.mark.skipif(DEVICE != "tiny", reason="about the device's inference")
+def test_results_of_large_calls_are_inferred_as_the_cpu_makes_them(monkeypatch):
+    """Every eighth operator, from small calls of the same structure; all of them: `--large --compile never`."""
+    monkeypatch.setenv("TORCH_TINY_ASK_BYTES", "0")
+    monkeypatch.setenv("TORCH_TINY_COMPILE", "never")
+    arguments = ["--shard", "3/8", "--samples", "2", "--dtype", "float32", "--aspect", "forward,out,errors"]
+    assert main([*arguments, "--large", "--compile", "never", "--check"]) == 0

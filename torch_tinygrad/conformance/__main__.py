@@ -1,7 +1,7 @@
 """The conformance command.
 
 python -m torch_tinygrad.conformance [--op NAME]... [--dtype float32,...] [--samples N] [--shard i/n] [--jobs J]
-                                     [--timeout S] [--compile never] [--report] [--check]
+                                     [--timeout S] [--compile never] [--large] [--report] [--check]
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--compile", choices=("always", "never"), default="always", help="never: operators run directly through ATen"
     )
+    parser.add_argument("--large", action="store_true", help="results are inferred as if all arguments were large")
     parser.add_argument("--verbose", action="store_true", help="print every failure in full")
     parser.add_argument("--device", default="tiny", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     os.environ["TORCH_TINY_COMPILE"] = options.compile  # the workers inherit it
+    if options.large:
+        os.environ["TORCH_TINY_ASK_BYTES"] = "0"
     return options
 
 

@@ -60,8 +60,11 @@ bool enlarge(Shape& shape, const SmallCall& small) {
 }
 
 // What the large call makes, by what a small one made.
-std::optional<Inferred> enlarged(Inferred inferred, const SmallCall& small) {
-  if (!inferred.resized.empty()) return std::nullopt;
+std::optional<Inferred> enlarged(Inferred inferred, const Call& call, const SmallCall& small) {
+  for (auto& [tensor, shape] : inferred.resized) {
+    if (!enlarge(shape, small)) return std::nullopt;
+    shape.offset = call.tensors[tensor].storage_offset();
+  }
   for (auto& ret : inferred.returns) {
     if (ret.is_value) return std::nullopt;
     for (Result& result : ret.tensors)
@@ -70,10 +73,11 @@ std::optional<Inferred> enlarged(Inferred inferred, const SmallCall& small) {
   return inferred;
 }
 
+bool is_same(const Shape& a, const Shape& b) { return a.sizes == b.sizes && a.strides == b.strides && a.dtype == b.dtype; }
+
 bool is_same(const Result& a, const Result& b) {
   if (a.kind != b.kind || a.tensor != b.tensor) return false;
-  return a.kind != Result::Kind::Fresh ||
-         (a.shape.sizes == b.shape.sizes && a.shape.strides == b.shape.strides && a.shape.dtype == b.shape.dtype);
+  return a.kind != Result::Kind::Fresh || is_same(a.shape, b.shape);
 }
 
 bool is_same(const Inferred& a, const Inferred& b) {
@@ -81,7 +85,9 @@ bool is_same(const Inferred& a, const Inferred& b) {
     auto same_result = [](const Result& v, const Result& w) { return is_same(v, w); };
     return x.is_list == y.is_list && std::equal(x.tensors.begin(), x.tensors.end(), y.tensors.begin(), y.tensors.end(), same_result);
   };
-  return std::equal(a.returns.begin(), a.returns.end(), b.returns.begin(), b.returns.end(), same_return);
+  auto same_resize = [](const auto& x, const auto& y) { return x.first == y.first && is_same(x.second, y.second); };
+  return std::equal(a.returns.begin(), a.returns.end(), b.returns.begin(), b.returns.end(), same_return) &&
+         std::equal(a.resized.begin(), a.resized.end(), b.resized.begin(), b.resized.end(), same_resize);
 }
 
 std::optional<Inferred> run(const Call& call, const SmallCall& small) {
@@ -95,7 +101,7 @@ bool all_say(const Inferred& inferred, const Call& call, c10::ArrayRef<c10::IVal
     if (!small) return false;
     try {
       const std::optional<Inferred> sample = run(call, *small);
-      const auto said = sample ? enlarged(*sample, *small) : std::nullopt;
+      const auto said = sample ? enlarged(*sample, call, *small) : std::nullopt;
       if (!said || !is_same(*said, inferred)) return false;
     } catch (const std::exception&) {
       return false;
@@ -144,12 +150,12 @@ std::optional<Inferred> infer_from_samples(const Call& call, c10::ArrayRef<c10::
   for (const int variant : {0, 1}) {
     const std::optional<SmallCall> small = shrink(call, args, variant);
     if (!small) return std::nullopt;
-    if (const auto known = samples.find(small->structure)) return *known ? enlarged(**known, *small) : std::nullopt;
+    if (const auto known = samples.find(small->structure)) return *known ? enlarged(**known, call, *small) : std::nullopt;
     std::exception_ptr refusal;
     std::string message;
     try {
       const std::optional<Inferred> sample = run(call, *small);
-      auto inferred = sample && variant == 0 && !depends_on_size(call.info) ? enlarged(*sample, *small) : std::nullopt;
+      auto inferred = sample && variant == 0 && !depends_on_size(call.info) ? enlarged(*sample, call, *small) : std::nullopt;
       if (inferred && !all_say(*inferred, call, args)) inferred = std::nullopt;
       samples.add(small->structure, inferred ? std::make_shared<const Inferred>(*sample) : nullptr);
       return inferred;

@@ -16,9 +16,10 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kMinKept = 4;               // sizes up to this are kept in any case
-constexpr int64_t kMaxBytes = 1 << 20;        // of all stand-ins
+constexpr int64_t kMaxBytes = 4 << 20;        // of all stand-ins
 constexpr int64_t kDivisors = 12;             // what the second variant keeps remainders by
 constexpr int64_t kGap = 4;                   // between sizes of the third
+constexpr int64_t kFarther = 3;               // how many times a number the third's sizes are: quotients by it change
 constexpr int64_t kApart = int64_t{1} << 12;  // bytes between tensors that share a storage without overlapping
 
 // Numbers by these names are sizes of arguments, and shrink with them.
@@ -62,7 +63,8 @@ void shrink_sizes(const Call& call, int variant, SmallCall& small) {
       if (size > small.kept) small.large.push_back(size);
   std::sort(small.large.begin(), small.large.end());
   small.large.erase(std::unique(small.large.begin(), small.large.end()), small.large.end());
-  int64_t last = small.kept + 1;  // which is left out: many operators have a size that is another's and one
+  // The next is left out: many operators have a size that is another's and one.
+  int64_t last = variant == 2 ? kFarther * small.kept : small.kept + 1;
   for (int64_t size : small.large) {
     last++;
     if (variant == 1) last += ((size - last) % kDivisors + kDivisors) % kDivisors;
@@ -210,7 +212,7 @@ std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> arg
       const bool is_cpu = args[i].isTensor() && args[i].toTensor().defined() && !is_tiny(args[i].toTensor());
       small.structure.add(uint64_t{absent ? 1u : is_cpu ? 2u + static_cast<unsigned>(args[i].toTensor().scalar_type()) : 0u});
       if (args[i].isList()) small.structure.add(args[i].toListRef().size());
-    } else if (kind == Kind::ScalarList || ((kind == Kind::Scalar || kind == Kind::Float) && call.info.args[i].lift)) {
+    } else if (kind == Kind::ScalarList || ((kind == Kind::Scalar || kind == Kind::Float) && call.info.args[i].lift && !call.info.random)) {
       small.structure.add(uint64_t{args[i].isDouble() ? 1u : args[i].isBool() ? 2u : args[i].isComplexDouble() ? 3u : 4u});
     } else if (kind != Kind::Generator && kind != Kind::Device) {
       hash_value(small.structure, small.args[i]);
