@@ -87,8 +87,8 @@ import torch
 x = torch.linspace(0, 1, 64, device="tiny")
 for i in range(6):
     y = x
-    for _ in range(40):
-        y = torch.sort(y.sin() + y.roll(1))[0].cumsum(0)
+    for step in range(40):  # each of another kind, so that none is compiled for others
+        y = torch.sort(y.sin() + y.roll(step))[0].cumsum(0)
     value = y.sum().item()
     torch.tiny.wait_for_compiles(100)
 stats = torch.tiny.stats()

@@ -11,6 +11,7 @@ from .data_dependent import KERNELS
 from .facts import facts
 from .trace.decompose import has_decomposition
 from .trace.forms import form_of, has_form, is_random, overload_of
+from .trace.pointwise import is_pointwise
 from .trace.recurrent import BACKWARD, FORWARD
 
 # Operators that take index tensors, which PyTorch lets users keep on the CPU.
@@ -97,6 +98,7 @@ def op_traits(name: str) -> dict:
         "dynamic": (bool(DEPEND_ON_VALUES & set(tags)) and name not in INDEXING)
         or overload._schema.name in REFUSE_VALUES,
         "refuses": overload._schema.name in MAY_NOT_CONVERGE,
+        "pointwise": form is not None and is_pointwise(form.op),
     }
 
 

@@ -33,8 +33,7 @@ struct Plan {
   std::vector<std::vector<int32_t>> last_uses;  // storages, by node
 
   explicit Plan(const Trace& trace) : runs(trace.nodes.size()), last_uses(trace.nodes.size()) {
-    std::vector<bool> needed(trace.storages.size()), used(trace.storages.size());
-    for (size_t s = 0; s < trace.storages.size(); s++) needed[s] = trace.storages[s]->live.load(std::memory_order_acquire);
+    std::vector<bool> needed = trace.live, used(trace.storages.size());
     for (size_t n = trace.nodes.size(); n-- > 0;) {
       const Node& node = trace.nodes[n];
       bool runs_now = false;
@@ -69,7 +68,7 @@ class Runner {
 
   void forget(int32_t storage) {
     memory_[storage] = c10::Storage();
-    if (!trace_.storages[storage]->live.load(std::memory_order_acquire)) trace_.storages[storage]->buffer.reset();
+    if (!trace_.live[storage]) trace_.storages[storage]->buffer.reset();
   }
 
  private:

@@ -14,6 +14,7 @@
 #include "disk.h"
 #include "isolation.h"
 #include "journal.h"
+#include "periods.h"
 #include "policy.h"
 #include "programs.h"
 #include "python.h"
@@ -43,8 +44,9 @@ void note_failure(const std::string& reason) { stats().not_compiled[reason.subst
 // Finds the entry that a trace is run with, or none where it is run directly.
 class Search {
  public:
-  Search(const Trace& trace, Mode mode)
-      : inputs(Inputs::of(trace)), trace_(trace), mode_(mode), key_(key_of(trace)), family_(family_of(key_, trace)) {}
+  // `like` is a trace of the same nodes that is run before it or after it: what differs between them becomes an input at once.
+  Search(const Trace& trace, Mode mode, const Trace* like)
+      : inputs(Inputs::of(trace)), trace_(trace), like_(like), mode_(mode), key_(key_of(trace)), family_(family_of(key_, trace)) {}
 
   Entry* run() {
     if (Entry* entry = family_.find(inputs)) return entry;
@@ -70,6 +72,7 @@ class Search {
   void widen() {
     for (const Entry& entry : family_.entries) family_.varying.widen(trace_, entry.compiled, inputs);
     if (!family_.seen.numbers.empty() || !family_.seen.places.empty()) family_.varying.widen(trace_, family_.seen, inputs);
+    if (like_ != nullptr) family_.varying.widen(trace_, Inputs::of(*like_), inputs);
   }
 
   Entry* from_service() {
@@ -109,6 +112,7 @@ class Search {
   }
 
   const Trace& trace_;
+  const Trace* like_;
   const Mode mode_;
   const Hash key_;
   Family& family_;
@@ -153,11 +157,25 @@ class ProfiledRange {
   std::optional<at::RecordFunction> range_;
 };
 
-void flush_trace(Trace& trace, const char* reason) {
-  if (trace.nodes.empty()) {
-    trace.clear();
-    return;
+template <class F>
+std::exception_ptr raised_by(const F& f) {
+  try {
+    f();
+  } catch (...) {
+    return std::current_exception();
   }
+  return nullptr;
+}
+
+const std::string* lost_in(const Trace& trace) {
+  for (const auto& storage : trace.storages)
+    if (!storage->lost.empty()) return &storage->lost;
+  return nullptr;
+}
+
+// Runs a trace and gives the error that is to be raised after it, if there is one. Throws where nothing has run and all of it
+// stays pending. `like` is another trace of the same nodes, if one is at hand.
+std::exception_ptr run_trace(Trace& trace, const char* reason, const Trace* like = nullptr) {
   ProfiledRange range(reason);
   Noted noted(trace, reason);
   std::optional<at::DisableRecordFunctionGuard> steps_are_noted;  // and not ATen's operators inside them as well
@@ -168,17 +186,21 @@ void flush_trace(Trace& trace, const char* reason) {
   std::optional<Search> search;
   Entry* entry = nullptr;
   std::optional<PythonError> cause;
-  try {
-    if (mode != Mode::Never) entry = search.emplace(trace, mode).run();
-  } catch (const CompileFailed& failure) {
-    if (failure.interrupt || (failure.passing && !has_direct_way)) throw_python_error();
-    cause.emplace();
-    if (!has_direct_way) {
-      run_in_parts(trace, failure.message);
-      trace.clear();
-      cause->rethrow();
+  // Programs do not know that an earlier piece of the trace lost what they read.
+  if (const std::string* lost = lost_in(trace)) {
+    if (!has_direct_way) return run_in_parts(trace, *lost), nullptr;
+  } else {
+    try {
+      if (mode != Mode::Never) entry = search.emplace(trace, mode, like).run();
+    } catch (const CompileFailed& failure) {
+      if (failure.interrupt || (failure.passing && !has_direct_way)) throw_python_error();
+      cause.emplace();
+      if (!has_direct_way) {
+        run_in_parts(trace, failure.message);
+        return raised_by([&] { cause->rethrow(); });
+      }
+      note_failure(failure.message);
     }
-    note_failure(failure.message);
   }
   const auto compiled = Clock::now();
   std::shared_ptr<Program> program;
@@ -192,8 +214,7 @@ void flush_trace(Trace& trace, const char* reason) {
       if (program->started || !has_direct_way) {
         // A step of ATen's failed. Some of the program has run already: it must not run again.
         lose_all(trace, error.what_without_backtrace());
-        trace.clear();
-        throw;
+        return std::current_exception();
       }
       program = nullptr;  // no memory for all of it at once: nothing has run yet
     }
@@ -204,18 +225,60 @@ void flush_trace(Trace& trace, const char* reason) {
     noted.ran(kWays[static_cast<int>(search->way)], program.get(), milliseconds(compiled - start));
     count(search->way, *program);
     print_line(reason, trace, search->way, program.get(), compiled - start, done - compiled);
-    trace.clear();
     evict_programs();
-    return;
+    return nullptr;
   }
   stats().flushes++, stats().direct++;
   const std::exception_ptr refusal = run_directly(trace);
   keep_in_place(trace);
   noted.ran(kWays[static_cast<int>(Way::Direct)], nullptr, milliseconds(compiled - start));
   print_line(reason, trace, Way::Direct, nullptr, compiled - start, Clock::now() - compiled);
-  trace.clear();
-  if (refusal) std::rethrow_exception(refusal);
-  if (cause && fallback_is_error()) cause->rethrow();
+  if (refusal) return refusal;
+  return cause && fallback_is_error() ? raised_by([&] { cause->rethrow(); }) : nullptr;
+}
+
+// Runs the pieces of a trace one after the other. Memory that no later one needs is given back.
+std::exception_ptr run_pieces(Trace& trace, const Uses& uses, const std::vector<size_t>& ends, const char* reason) {
+  std::exception_ptr error;
+  Pieces pieces(trace, uses);
+  Trace before, piece, next = pieces.take(ends[0]);
+  for (size_t i = 0; i < ends.size(); i++) {
+    before = std::move(piece);
+    piece = std::move(next);
+    next = i + 1 < ends.size() ? pieces.take(ends[i + 1]) : Trace();
+    const Trace* like = next.key == piece.key ? &next : before.key == piece.key ? &before : nullptr;
+    try {
+      const std::exception_ptr raised = run_trace(piece, reason, like);
+      if (!error) error = raised;
+    } catch (...) {
+      keep_from(trace, uses, i == 0 ? 0 : ends[i - 1]);
+      throw;
+    }
+    for (size_t s = 0; s < piece.storages.size(); s++)
+      if (!piece.live[s]) piece.storages[s]->buffer.reset();
+  }
+  return error;
+}
+
+void flush_trace(Trace& trace, const char* reason, bool whole_steps) {
+  trace.note_live();
+  if (!may_compile(trace.device) || !may_repeat(trace, whole_steps)) {
+    const std::exception_ptr error = trace.nodes.empty() ? nullptr : run_trace(trace, reason);
+    trace.clear();
+    if (error) std::rethrow_exception(error);
+    return;
+  }
+  const Uses uses(trace);
+  Cuts cuts = cuts_of(trace, uses, whole_steps);
+  const bool keeps_step = whole_steps && cuts.ends_in_step;
+  if (keeps_step) cuts.ends.pop_back();
+  const std::exception_ptr error = cuts.ends.empty() ? run_trace(trace, reason) : run_pieces(trace, uses, cuts.ends, reason);
+  if (keeps_step) {
+    keep_from(trace, uses, cuts.ends.back());
+  } else {
+    trace.clear();
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -225,13 +288,13 @@ int debug_level() {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
-void flush(c10::DeviceIndex device, const char* reason) {
+void flush(c10::DeviceIndex device, const char* reason, bool whole_steps) {
   check_fork();
   DeviceLock lock;
   for (c10::DeviceIndex i = 0; i < device_count(); i++)
     if (device < 0 || device == i) {
       try {
-        flush_trace(trace_of(i), reason);
+        flush_trace(trace_of(i), reason, whole_steps);
       } catch (...) {
         if (trace_of(i).nodes.empty()) forget_assertions(i);
         throw;

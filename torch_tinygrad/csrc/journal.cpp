@@ -5,6 +5,7 @@
 #include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <deque>
 #include <sstream>
 #include <unordered_map>
 #include <utility>
@@ -25,7 +26,7 @@ std::vector<FlushNote> notes[2];
 FlushNote note;
 
 // The source of each pending node, by device; and of each of autograd's nodes, whose backward pass then has it too.
-std::vector<std::string> sources[kMaxDevices];
+std::deque<std::string> sources[kMaxDevices];
 std::unordered_map<uint64_t, std::string> sources_of_autograd;
 
 size_t index_of(Watcher who) { return who == Watcher::Profiler ? 0 : 1; }
@@ -47,7 +48,7 @@ NodeNote note_of(const Trace& trace, const Node& node) {
     made.bytes += c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(region.dtype));
     if (r < node.outs) continue;
     made.results += (made.results.empty() ? "" : ", ") + described(trace, region);
-    made.kept |= trace.storages[region.storage]->live.load(std::memory_order_acquire);
+    made.kept |= trace.live[region.storage];
   }
   return made;
 }
@@ -95,9 +96,10 @@ Noted::Noted(const Trace& trace, const char* reason) : active_(watched()) {
   auto& list = sources[trace.device];
   for (size_t n = 0; n < trace.nodes.size(); n++) {
     note.nodes.push_back(note_of(trace, trace.nodes[n]));
-    if (n < list.size()) note.nodes.back().source = std::move(list[n]);
+    if (list.empty()) continue;
+    note.nodes.back().source = std::move(list.front());
+    list.pop_front();  // those of later pieces of a trace stay
   }
-  list.clear();
 }
 
 void note_step(std::string text, int64_t start, int64_t end) { note.steps.push_back({std::move(text), start, end}); }

@@ -40,6 +40,10 @@ Mode mode_for(c10::DeviceIndex device) {
   return mode == Mode::Auto && at::globalContext().deterministicAlgorithms() ? Mode::Never : mode.load();
 }
 
+bool may_compile(c10::DeviceIndex device) {
+  return !aten_device(device) || !(mode == Mode::Never || (mode == Mode::Auto && at::globalContext().deterministicAlgorithms()));
+}
+
 bool is_cheap(const Trace& trace) {
   if (trace.nodes.size() < kNodes) return false;
   std::set<uint64_t> kinds;

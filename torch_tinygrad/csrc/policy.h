@@ -18,6 +18,7 @@ void set_compile_mode(Mode mode);
 // The mode that holds for a device now: one with memory of its own has no direct way; where results must repeat bit by bit,
 // the two ways are not mixed.
 Mode mode_for(c10::DeviceIndex device);
+bool may_compile(c10::DeviceIndex device);
 
 // Whether compiling costs less than it saves at the first run: many nodes of few kinds that fill parts of a storage become
 // one kernel.

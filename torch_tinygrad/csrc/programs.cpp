@@ -88,8 +88,8 @@ Entry* Family::find(const Inputs& inputs) {
 Hash key_of(const Trace& trace) {
   Hash key = trace.key;
   key.add(static_cast<uint64_t>(trace.device));
-  for (const auto& storage : trace.storages)
-    key.add((storage->nbytes << 2) | (storage->live.load(std::memory_order_acquire) ? 1 : 0) | (storage->buffer ? 2 : 0));
+  for (size_t s = 0; s < trace.storages.size(); s++)
+    key.add((trace.storages[s]->nbytes << 2) | (trace.live[s] ? 1 : 0) | (trace.storages[s]->buffer ? 2 : 0));
   for (const Number& number : trace.numbers) key.add(static_cast<uint64_t>(number.is_float));
   return key;
 }

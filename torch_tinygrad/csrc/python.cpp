@@ -69,8 +69,10 @@ class TraceExport {
       for (uint32_t r = node.writes; r < node.end; r++) writes.append(reference(trace_.refs[r]));
       nodes.append(py::make_tuple(node.op->name, args, outs, writes));
     }
-    for (const auto& storage : trace_.storages)
-      storages.append(up->Storage(storage->nbytes, storage->buffer != nullptr, storage->live.load() || trace_.keep_all));
+    for (size_t s = 0; s < trace_.storages.size(); s++) {
+      const Storage& storage = *trace_.storages[s];
+      storages.append(up->Storage(storage.nbytes, storage.buffer != nullptr, trace_.live[s] || trace_.keep_all));
+    }
     for (const Number& number : trace_.numbers) numbers.append(number_value(number));
     for (size_t g = 0; g < groups_; g++) numbers.append(py::int_(0));
     return up->Trace(nodes, storages, numbers);
@@ -238,7 +240,8 @@ OpTraits op_traits(const std::string& name) {
           answer["index"].cast<bool>(),
           answer["iterated"].cast<bool>(),
           answer["dynamic"].cast<bool>(),
-          answer["refuses"].cast<bool>()};
+          answer["refuses"].cast<bool>(),
+          answer["pointwise"].cast<bool>()};
 }
 
 void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack) {

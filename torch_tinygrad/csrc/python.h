@@ -19,7 +19,7 @@ void ensure_ready();
 
 struct OpTraits {
   std::vector<size_t> lifts, writes;
-  bool random = false, index = false, iterated = false, dynamic = false, refuses = false;
+  bool random = false, index = false, iterated = false, dynamic = false, refuses = false, pointwise = false;
 };
 OpTraits op_traits(const std::string& name);
 

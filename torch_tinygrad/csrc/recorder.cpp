@@ -60,7 +60,7 @@ void push_value(Trace& trace, const c10::IValue& value) {
   trace.values.push_back(value);
 }
 
-void push_tensor(Trace& trace, const at::Tensor& t) {
+void push_tensor(Trace& trace, Hash& hash, const at::Tensor& t) {
   if (!t.defined()) {
     trace.refs.push_back({ArgRef::Kind::None, 0});
   } else if (is_tiny(t)) {
@@ -68,9 +68,9 @@ void push_tensor(Trace& trace, const at::Tensor& t) {
   } else {
     // A 0-dim CPU tensor is a number; its dtype was part of the inference.
     const at::Scalar scalar = t.item();
-    trace.key.add(static_cast<uint64_t>(t.scalar_type()));
+    hash.add(static_cast<uint64_t>(t.scalar_type()));
     if (scalar.isComplex()) {
-      hash_value(trace.key, scalar.toComplexDouble());
+      hash_value(hash, scalar.toComplexDouble());
       push_value(trace, scalar.toComplexDouble());
     } else {
       push_number(trace, scalar.isFloatingPoint() ? c10::IValue(scalar.toDouble()) : c10::IValue(scalar.toLong()));
@@ -84,15 +84,13 @@ bool liftable(const c10::IValue& value) { return value.isDouble() || value.isInt
 
 void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& fresh) {
   const OpInfo& info = call.info;
-  Node node{&info, static_cast<uint32_t>(trace.refs.size()), 0, 0, 0, call.key.a};
-  trace.key.add(call.key.a);
-  trace.key.add(call.key.b);
+  Node node{&info, static_cast<uint32_t>(trace.refs.size()), 0, 0, 0, call.key.a, call.key};
   c10::SmallVector<uint32_t, 4> written;
   auto push_list = [&](const c10::IValue& value, bool write) {
     const auto& list = value.toListRef();
     trace.refs.push_back({ArgRef::Kind::List, static_cast<uint32_t>(list.size())});
     for (const auto& v : list) {
-      push_tensor(trace, v.isNone() ? at::Tensor() : v.toTensor());
+      push_tensor(trace, node.hash, v.isNone() ? at::Tensor() : v.toTensor());
       if (write && trace.refs.back().kind == ArgRef::Kind::Region) written.push_back(trace.refs.back().index);
     }
   };
@@ -101,7 +99,7 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
     const c10::IValue& value = args[i];
     switch (argument.kind) {
       case OpInfo::Kind::Tensor:
-        push_tensor(trace, value.isNone() ? at::Tensor() : value.toTensor());
+        push_tensor(trace, node.hash, value.isNone() ? at::Tensor() : value.toTensor());
         if (argument.write && trace.refs.back().kind == ArgRef::Kind::Region) written.push_back(trace.refs.back().index);
         break;
       case OpInfo::Kind::TensorList:
@@ -126,7 +124,7 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
           if (argument.lift && liftable(v)) {
             push_number(trace, v);
           } else {
-            hash_value(trace.key, v);
+            hash_value(node.hash, v);
             push_value(trace, v);
           }
         }
@@ -160,6 +158,8 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
     trace.refs.push_back({ArgRef::Kind::Region, trace.add_region(t)});
     trace.bytes += static_cast<int64_t>(t.storage().nbytes());
   }
+  trace.key.add(node.hash.a);
+  trace.key.add(node.hash.b);
   node.writes = static_cast<uint32_t>(trace.refs.size());
   for (uint32_t region : written) trace.refs.push_back({ArgRef::Kind::Region, region});
   node.end = static_cast<uint32_t>(trace.refs.size());
@@ -256,9 +256,14 @@ uint32_t Trace::add_region(const at::Tensor& tensor) {
   return static_cast<uint32_t>(regions.size() - 1);
 }
 
+void Trace::note_live() {
+  live.resize(storages.size());
+  for (size_t s = 0; s < storages.size(); s++) live[s] = storages[s]->live.load(std::memory_order_acquire);
+}
+
 void Trace::clear() {
   serial += kMaxDevices;
-  nodes.clear(), refs.clear(), regions.clear(), ints.clear(), numbers.clear(), values.clear(), storages.clear();
+  nodes.clear(), refs.clear(), regions.clear(), ints.clear(), numbers.clear(), values.clear(), storages.clear(), live.clear();
   key = Hash();
   bytes = 0;
 }
@@ -352,7 +357,12 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   torch::jit::drop(*stack, count);
   for (auto& value : results) stack->push_back(std::move(value));
-  if (full) flush(call.device, info.refuses ? "an operator that may refuse values" : "the bound on pending work");
+  if (!full) return;
+  if (info.refuses) {
+    flush(call.device, "an operator that may refuse values");
+  } else {
+    flush(call.device, "the bound on pending work", /*whole_steps=*/true);
+  }
 }
 
 void record_op(const char* name, const char* overload, torch::jit::Stack& stack) {

@@ -72,6 +72,7 @@ struct Node {
   const OpInfo* op;
   uint32_t args, outs, writes, end;  // ranges of Trace::refs: arguments, fresh results, changed arguments
   uint64_t kind = 0;                 // the same for nodes of the same operator on arguments of the same geometry
+  Hash hash;                         // of everything in it but storages, offsets and numbers that may become inputs
 };
 
 struct Trace {
@@ -84,12 +85,14 @@ struct Trace {
   std::vector<Number> numbers;
   std::vector<c10::IValue> values;
   std::vector<StoragePtr> storages;
+  std::vector<bool> live;  // while it is flushed: storages whose values are needed afterwards
   Hash key;
   int64_t bytes = 0;
   bool keep_all = false;  // every storage written counts as live: this is a part of a larger trace
 
   int32_t number_of(Storage* storage);
   uint32_t add_region(const at::Tensor& tensor);
+  void note_live();
   void clear();
   bool refers_to(const Storage* storage) const { return storage->trace == serial && storage->index >= 0; }
 };

@@ -1,0 +1,20 @@
+// Finds the steps that a trace repeats, and where to cut it so that a program of a few steps serves any number of them.
+#pragma once
+
+#include <vector>
+
+#include "pieces.h"
+
+namespace tiny {
+
+struct Cuts {
+  std::vector<size_t> ends;   // of the pieces, in nodes; none where the trace is best run as a whole
+  bool ends_in_step = false;  // the last piece is the beginning of another step
+};
+// Where the trace must be cut anyway (`at_bound`), a few steps are enough.
+Cuts cuts_of(const Trace& trace, const Uses& uses, bool at_bound);
+
+// False where the trace is short, or one like it was found to repeat nothing.
+bool may_repeat(const Trace& trace, bool at_bound);
+
+}  // namespace tiny
