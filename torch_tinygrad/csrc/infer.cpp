@@ -107,6 +107,12 @@ std::optional<torch::jit::Stack> made_plainly(const Call& call, c10::ArrayRef<c1
     const at::ScalarType dtype = args[1].isNone() ? metas[0].scalar_type() : args[1].toScalarType();
     if (is_plain && (at::isFloatingType(dtype) || at::isComplexType(dtype))) return torch::jit::Stack{like(metas[0], dtype)};
   }
+  if (name == "aten::convolution_backward" && metas.size() == 3) {  // the gradients of what the mask names
+    const auto mask = args[10].toBoolList();
+    auto gradient = [&](int i, at::IntArrayRef sizes) { return mask[i] ? at::empty(sizes, metas[0].options()) : at::Tensor(); };
+    const std::vector<int64_t> bias = args[3].isNone() ? std::vector<int64_t>{metas[0].size(1)} : args[3].toIntVector();
+    return torch::jit::Stack{gradient(0, metas[1].sizes()), gradient(1, metas[2].sizes()), gradient(2, bias)};
+  }
   if (name == "aten::convolution" && metas.size() >= 2)
     if (const auto sizes = convolved(args, metas)) return torch::jit::Stack{at::empty(*sizes, metas[0].options())};
   return std::nullopt;

@@ -17,7 +17,6 @@ namespace {
 
 constexpr int64_t kMinKept = 4;               // sizes up to this are kept in any case
 constexpr int64_t kMaxBytes = 4 << 20;        // of all stand-ins
-constexpr int64_t kDivisors = 12;             // what the second variant keeps remainders by
 constexpr int64_t kGap = 4;                   // between sizes of the third
 constexpr int64_t kFarther = 3;               // how many times a number the third's sizes are: quotients by it change
 constexpr int64_t kApart = int64_t{1} << 12;  // bytes between tensors that share a storage without overlapping
@@ -57,7 +56,7 @@ int64_t largest_number(const Call& call, c10::ArrayRef<c10::IValue> args) {
 }
 
 // Fills in what stands for the sizes of the arguments.
-void shrink_sizes(const Call& call, int variant, SmallCall& small) {
+void shrink_sizes(const Call& call, int variant, c10::ArrayRef<int64_t> more, SmallCall& small) {
   for (const auto& t : call.tensors)
     for (int64_t size : t.sizes())
       if (size > small.kept) small.large.push_back(size);
@@ -71,6 +70,7 @@ void shrink_sizes(const Call& call, int variant, SmallCall& small) {
     if (variant == 2) last += kGap + static_cast<int64_t>(small.small.size());
     small.small.push_back(last);
   }
+  for (size_t i = 0; i < more.size(); i++) small.small[i] += more[i];
 }
 
 int64_t shrunk(const SmallCall& small, int64_t size) {
@@ -155,11 +155,11 @@ std::optional<int64_t> SmallCall::original(int64_t size) const {
   return large[found - small.begin()];
 }
 
-std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> args, int variant) {
+std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> args, int variant, c10::ArrayRef<int64_t> more) {
   if (call.info.absolute) return std::nullopt;
   SmallCall small;
   small.kept = largest_number(call, args);
-  shrink_sizes(call, variant, small);
+  shrink_sizes(call, variant, more, small);
   small.structure = call.info.hash;
   small.structure.add(uint64_t{has_unfit_number(call, args)});
   std::unordered_map<const void*, size_t> storages;  // of the real tensors → the first tensor there

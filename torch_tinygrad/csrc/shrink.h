@@ -25,8 +25,10 @@ struct SmallCall {
 };
 
 // Ways to shrink (`variant` 0, 1 and 2): sizes differ between them, so that a message that names sizes differs too. The second
-// keeps what sizes leave when divided by 12, the third's are several times as large. None where numbers among the arguments are too large.
+// keeps what sizes leave when divided by `kDivisors`, the third's are several times as large. `more` is added to the sizes
+// that stand for others. None where numbers among the arguments are too large.
 constexpr int kVariants = 3;
-std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> args, int variant);
+constexpr int64_t kDivisors = 12;
+std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> args, int variant, c10::ArrayRef<int64_t> more = {});
 
 }  // namespace tiny
