@@ -58,14 +58,16 @@ quick: build
 test-devices: build
 	$(PY) -m tests.devices $(DEVICES) $(if $(ARGS),-- $(ARGS))
 
-# The libraries lie over .venv in an environment of their own, which keeps its torch.
+# The libraries lie over .venv in an environment of their own, which keeps its torch. A torchvision that was built for
+# another torch than that (with CUDA, for the CPU's) cannot be imported, and libraries that find it fail: it goes again.
 ECOSYSTEM := $(VENV)/ecosystem
 $(ECOSYSTEM)/deps: $(VENV)/deps Makefile
 	test -x $(ECOSYSTEM)/bin/python || $(PY) -m venv $(ECOSYSTEM)
 	$(PY) -c "import sysconfig; print(sysconfig.get_paths()['purelib'])" > $(ECOSYSTEM)/base.txt
 	cp $(ECOSYSTEM)/base.txt `$(ECOSYSTEM)/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])"`/base.pth
 	$(PY) -c "import torch; print('torch==' + torch.__version__.partition('+')[0])" > $(ECOSYSTEM)/constraints.txt
-	$(ECOSYSTEM)/bin/python -m pip install -q -c $(ECOSYSTEM)/constraints.txt transformers accelerate safetensors
+	$(ECOSYSTEM)/bin/python -m pip install -q -c $(ECOSYSTEM)/constraints.txt transformers accelerate safetensors torchvision timm peft torchmetrics lightning
+	cd $(ECOSYSTEM) && bin/python -c "import torchvision" 2>/dev/null || bin/python -m pip uninstall -q -y torchvision
 	touch $@
 
 ecosystem: build $(ECOSYSTEM)/deps
@@ -73,7 +75,7 @@ ecosystem: build $(ECOSYSTEM)/deps
 
 # What PyTorch itself has for accelerators, and other people's libraries: the page that says what works.
 ecosystem-table: build $(ECOSYSTEM)/deps
-	$(ECOSYSTEM)/bin/python -m pytest ecosystem $(foreach t,streams memory compile distributed interchange module_to autocast,tests/test_$(t).py) --table docs/ecosystem.md
+	$(ECOSYSTEM)/bin/python -m pytest ecosystem $(foreach t,streams memory compile distributed interchange module_to autocast profiler explain tensor_kinds layouts fused_optimizers pytorch_tools,tests/test_$(t).py) --table docs/ecosystem.md
 
 fuzz: build
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)

@@ -50,9 +50,19 @@ def table() -> str:
             family, _, case = name.partition("[")
             families[family][case.rstrip("]")] = outcome
         for family, cases in families.items():
-            lines.append(f"| {family.removeprefix('test_').replace('_', ' ')} | {told(family, cases)} |")
+            name = " ".join(part.removeprefix("test_") for part in family.split("::")).replace("_", " ")
+            lines.append(f"| {name} | {told(family, cases)}{said(module, family)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def said(module, family: str) -> str:
+    """The message of a refusal, where the test has it in its first line."""
+    function = module
+    for part in family.split("::"):
+        function = getattr(function, part, None)
+    text = " ".join((getattr(function, "__doc__", None) or "").split())
+    return f": {text}" if "refused" in family and text else ""
 
 
 def told(family: str, cases: dict[str, str]) -> str:

@@ -292,6 +292,7 @@ def test_sparse_gradients_of_bags():
 
 
 def test_tensors_of_onednn_are_refused():
+    """tiny: tensors in oneDNN's own layout are the CPU's"""
     with pytest.raises(NotImplementedError, match="oneDNN's own layout are the CPU's"):
         DENSE.to(DEVICE).to_mkldnn()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import tiny
+from . import lightning, tiny
 from .choice import is_host
 from .on_import import after_import
 
@@ -161,6 +161,7 @@ TOLD: dict[str, Any] = {
     "torch.nn.attention.flex_attention": _flex_attention,
     "transformers.training_args": _transformers_arguments,
     "transformers.utils.import_utils": _transformers_types,
+    **lightning.TOLD,
 }
 
 
