@@ -75,7 +75,7 @@ ecosystem: build $(ECOSYSTEM)/deps
 
 # What PyTorch itself has for accelerators, and other people's libraries: the page that says what works.
 ecosystem-table: build $(ECOSYSTEM)/deps
-	$(ECOSYSTEM)/bin/python -m pytest ecosystem $(foreach t,streams memory compile distributed interchange module_to autocast profiler explain tensor_kinds layouts fused_optimizers pytorch_tools,tests/test_$(t).py) --table docs/ecosystem.md
+	$(ECOSYSTEM)/bin/python -m pytest -p ecosystem.table ecosystem $(foreach t,streams memory compile distributed interchange module_to autocast profiler explain tensor_kinds layouts fused_optimizers pytorch_tools,tests/test_$(t).py) --table docs/ecosystem.md
 
 fuzz: build
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)

@@ -21,6 +21,12 @@ OPTIMIZERS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def compiled():
+    with torch.tiny.compile_mode("always"):
+        yield
+
+
 def trained(device: str, name: str, dtype: torch.dtype, scaled: bool) -> list[torch.Tensor]:
     """Parameters, gradients and states after steps of which the third is skipped for its gradients."""
     make, options = OPTIMIZERS[name]

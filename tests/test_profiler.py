@@ -16,6 +16,12 @@ import torch_tinygrad._C
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 
 
+@pytest.fixture(autouse=True)
+def compiled():
+    with torch.tiny.compile_mode("always"):
+        yield
+
+
 def on_device(profiler) -> list:
     return [e for e in profiler.events() if e.device_type == DeviceType.PrivateUse1]
 

@@ -24,6 +24,12 @@ pytestmark = [
 X = torch.linspace(-1.0, 1.0, 4)
 
 
+@pytest.fixture(autouse=True)
+def compiled():
+    with torch.tiny.compile_mode("always"):
+        yield
+
+
 def waves(v: torch.Tensor) -> torch.Tensor:
     return v.sin() * v.sum()
 

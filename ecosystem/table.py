@@ -1,4 +1,4 @@
-"""`pytest ecosystem tests/... --table docs/ecosystem.md` writes what was run and how it went as a page."""
+"""`pytest -p ecosystem.table ecosystem --table docs/ecosystem.md` writes what was run and how it went as a page."""
 
 from __future__ import annotations
 
