@@ -116,7 +116,7 @@ def test_common_operators_import_no_compiler_of_pytorch_s():
     large = torch.ones(700, 600, device="tiny")  # too large for the CPU's kernels to be asked as they are
     made += [large + 1, large.exp(), large.tril(), large.cumsum(0), large.sort(1)[0], large.topk(3)[0], large.std(0)]
     made += [large > 0, large.softmax(1), F.layer_norm(large, (600,)), large @ large.t(), large.argmax(1)]
-    made += [large.normal_()]
+    made += [large.normal_(), F.max_pool2d(torch.ones(8, 64, 64, 64, device="tiny"), 3, 2, 1), large.repeat(2, 1)]
     made += [torch.randn(700, 600, device="tiny"), torch.randint(9, (900, 900), device="tiny"), torch.rand_like(large)]
     made += [torch.arange(500000, device="tiny"), torch.linspace(0, 1, 500000, device="tiny"), torch.randn_like(large)]
     made += [F.conv2d(torch.ones(8, 16, 64, 64, device="tiny"), torch.ones(16, 16, 3, 3, device="tiny"), padding=1)]

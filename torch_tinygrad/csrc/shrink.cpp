@@ -16,7 +16,7 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kMinKept = 4;               // sizes up to this are kept in any case
-constexpr int64_t kMaxBytes = 4 << 20;        // of all stand-ins
+constexpr int64_t kMaxBytes = 16 << 20;       // of all stand-ins
 constexpr int64_t kGap = 4;                   // between sizes of the third
 constexpr int64_t kFarther = 3;               // how many times a number the third's sizes are: quotients by it change
 constexpr int64_t kApart = int64_t{1} << 12;  // bytes between tensors that share a storage without overlapping
