@@ -55,7 +55,7 @@ def programs(folder) -> list:
 
 
 def outcome(folder, code: str = FEW):
-    done = run(code, TORCH_TINY_CACHE=str(folder))
+    done = run(code, TORCH_TINY_CACHE=str(folder), TORCH_TINY_COMPILE="always")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 

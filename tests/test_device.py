@@ -74,6 +74,7 @@ def test_a_device_that_is_not_there_is_an_error():
         torch.tiny.set_device(torch.tiny.device_count())
 
 
+@torch.tiny.compile_mode("always")
 def test_stats_count_and_reset():
     names = {"nodes", "flushes", "compiles", "replays", "kernels", "bytes_moved", "fallbacks"}
     x = torch.ones(37, device=DEVICE)
@@ -88,6 +89,7 @@ def test_stats_count_and_reset():
     assert all(not torch.tiny.stats()[name] for name in names)
 
 
+@torch.tiny.compile_mode("always")
 def test_the_same_work_a_second_time_replays():
     def work():
         x = torch.arange(11, device=DEVICE)

@@ -109,6 +109,7 @@ def broken_lowering(monkeypatch):
     return lambda: monkeypatch.setitem(LOWERINGS, "aten::erfc", working)
 
 
+@torch.tiny.compile_mode("always")
 def test_lowering_that_fails_costs_speed_alone(broken_lowering):
     torch.tiny.reset_stats()
     realized = data(7, device=DEVICE)
@@ -126,6 +127,7 @@ def test_lowering_that_fails_costs_speed_alone(broken_lowering):
     assert [count for reason, count in stats["not_compiled"].items() if "broken on purpose" in reason] == [1]
 
 
+@torch.tiny.compile_mode("always")
 def test_lowering_that_fails_is_an_error_where_fallbacks_are_and_loses_nothing(broken_lowering, monkeypatch):
     monkeypatch.setenv("TORCH_TINY_FALLBACK", "error")
     a, b = data(7, device=DEVICE), data(7, seed=1, device=DEVICE)
@@ -137,6 +139,7 @@ def test_lowering_that_fails_is_an_error_where_fallbacks_are_and_loses_nothing(b
     torch.testing.assert_close(a.cpu(), torch.erfc(data(7)))
 
 
+@torch.tiny.compile_mode("always")
 def test_keyboard_interrupt_during_a_compile_loses_nothing(monkeypatch):
     from torch_tinygrad.lower.registry import LOWERINGS
 
