@@ -15,8 +15,9 @@
 namespace tiny {
 namespace {
 
-constexpr int64_t kMinKept = 4;               // sizes up to this are kept in any case
-constexpr int64_t kMaxBytes = 16 << 20;       // of all stand-ins
+constexpr int64_t kMinKept = 4;  // sizes up to this are kept in any case
+// Of all stand-ins: those that show how results grow are larger, and asked for last.
+constexpr int64_t kMaxBytes = 1 << 20, kMaxBytesOfThird = 4 << 20, kMaxBytesOfGrown = 16 << 20;
 constexpr int64_t kGap = 4;                   // between sizes of the third
 constexpr int64_t kFarther = 3;               // how many times a number the third's sizes are: quotients by it change
 constexpr int64_t kApart = int64_t{1} << 12;  // bytes between tensors that share a storage without overlapping
@@ -163,6 +164,7 @@ std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> arg
   small.structure = call.info.hash;
   small.structure.add(uint64_t{has_unfit_number(call, args)});
   std::unordered_map<const void*, size_t> storages;  // of the real tensors → the first tensor there
+  const int64_t most = !more.empty() ? kMaxBytesOfGrown : variant == 2 ? kMaxBytesOfThird : kMaxBytes;
   int64_t total = 0;
   for (size_t i = 0; i < call.tensors.size(); i++) {
     const at::Tensor& t = call.tensors[i];
@@ -175,7 +177,7 @@ std::optional<SmallCall> shrink(const Call& call, c10::ArrayRef<c10::IValue> arg
       if (__builtin_mul_overflow(numel, size, &numel)) return std::nullopt;
     const int64_t span = elements_spanned(shape) * itemsize;
     total += std::max(span, numel * itemsize);
-    if (total < 0 || total > kMaxBytes) return std::nullopt;
+    if (total < 0 || total > most) return std::nullopt;
     int64_t at = kApart;
     size_t number = small.nbytes.size();
     int same = static_cast<int>(i);
