@@ -12,6 +12,7 @@
 #include "host_memory.h"
 #include "journal.h"
 #include "kernels_only.h"
+#include "pieces.h"
 #include "python.h"
 #include "random_stream.h"
 #include "recorder.h"
@@ -21,33 +22,13 @@ namespace {
 
 using at::Tensor;
 
-template <class F>
-void each_region(const Trace& trace, uint32_t begin, uint32_t end, const F& f) {
-  for (uint32_t r = begin; r < end; r++)
-    if (trace.refs[r].kind == ArgRef::Kind::Region) f(trace.regions[trace.refs[r].index]);
+// Storages by the node after which they are not needed any more.
+std::vector<std::vector<int32_t>> last_uses(const Trace& trace, const Uses& uses) {
+  std::vector<std::vector<int32_t>> by_node(trace.nodes.size());
+  for (size_t s = 0; s < uses.last.size(); s++)
+    if (uses.last[s] >= 0) by_node[uses.last[s]].push_back(static_cast<int32_t>(s));
+  return by_node;
 }
-
-// Which nodes somebody's value depends on, and after which of them a storage is not needed any more.
-struct Plan {
-  std::vector<bool> runs;
-  std::vector<std::vector<int32_t>> last_uses;  // storages, by node
-
-  explicit Plan(const Trace& trace) : runs(trace.nodes.size()), last_uses(trace.nodes.size()) {
-    std::vector<bool> needed = trace.live, used(trace.storages.size());
-    for (size_t n = trace.nodes.size(); n-- > 0;) {
-      const Node& node = trace.nodes[n];
-      bool runs_now = false;
-      each_region(trace, node.outs, node.end, [&](const Region& r) { runs_now = runs_now || needed[r.storage]; });
-      if (!runs_now) continue;
-      runs[n] = true;
-      each_region(trace, node.args, node.end, [&](const Region& r) {
-        needed[r.storage] = true;
-        if (!used[r.storage]) last_uses[n].push_back(r.storage);
-        used[r.storage] = true;
-      });
-    }
-  }
-};
 
 class Runner {
  public:
@@ -288,8 +269,9 @@ class Runner {
 std::exception_ptr run_directly(Trace& trace) {
   begin_direct(trace.device);
   const KernelsOnly kernels_only;
-  const AtenTakesHostMemory on_huge_pages;
-  Plan plan(trace);
+  const AtenTakesHostMemory takes_ours;
+  const Uses uses(trace);
+  const auto unused_after = last_uses(trace, uses);
   Runner runner(trace);
   std::exception_ptr refusal;
   auto lose = [&](const Node& node, uint32_t begin, const std::string& reason) {
@@ -299,7 +281,7 @@ std::exception_ptr run_directly(Trace& trace) {
     });
   };
   for (size_t n = 0; n < trace.nodes.size(); n++) {
-    if (!plan.runs[n]) continue;
+    if (!uses.runs[n]) continue;
     const Node& node = trace.nodes[n];
     const std::string* lost = nullptr;
     each_region(trace, node.args, node.outs, [&](const Region& region) {
@@ -333,7 +315,7 @@ std::exception_ptr run_directly(Trace& trace) {
           trace.storages[region.storage]->lost = node.op->name + ": " + reason;
         });
     }
-    for (int32_t storage : plan.last_uses[n]) runner.forget(storage);
+    for (int32_t storage : unused_after[n]) runner.forget(storage);
   }
   return refusal;
 }

@@ -14,6 +14,7 @@
 
 #include "factories.h"
 #include "kernels_only.h"
+#include "known.h"
 #include "python.h"
 #include "samples.h"
 #include "shape_rules.h"
@@ -150,16 +151,6 @@ bool asks_cpu(const Call& call) {
   return !trusts_arguments(call.info) && !is_own(call.info);
 }
 
-size_t bytes_of(const Call& call) {
-  size_t bytes = 0;
-  for (const auto& t : call.tensors) bytes += call.aliased ? t.storage().nbytes() : t.nbytes();
-  return bytes;
-}
-
-std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  return run_on_stand_ins(call, args, [&] { return stand_ins(call, c10::Device(c10::kCPU)); });
-}
-
 // What Meta kernels refuse, the CPU does in its own words, before it computes.
 std::optional<Inferred> in_words_of_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
   const Alone alone;
@@ -229,7 +220,7 @@ class KnownStructures {
     size_t bytes = 0;
     for (const auto& t : call.tensors) bytes += t.nbytes();
     if (call.info.writes || call.masked || bytes < kMinBytes) return std::nullopt;
-    const std::shared_ptr<const Inferred> sample = find(structure);
+    const std::shared_ptr<const Inferred> sample = known_.find(structure).value_or(nullptr);
     if (sample == nullptr) return std::nullopt;
     try {
       if (const auto sizes = result_sizes(call, args)) return resized(*sample, *sizes);
@@ -241,18 +232,9 @@ class KnownStructures {
       return std::nullopt;  // the CPU's kernel has the better words for it
     }
   }
-  void add(const Hash& structure, std::shared_ptr<const Inferred> sample) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    if (known_.size() > 100000) known_.clear();
-    known_.emplace(structure, std::move(sample));
-  }
+  void add(const Hash& structure, std::shared_ptr<const Inferred> sample) { known_.add(structure, std::move(sample)); }
 
  private:
-  std::shared_ptr<const Inferred> find(const Hash& structure) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    const auto it = known_.find(structure);
-    return it == known_.end() ? nullptr : it->second;
-  }
   // The sample with other sizes for its results, all of which are fresh or undefined.
   static std::optional<Inferred> resized(Inferred inferred, const std::vector<Sizes>& sizes) {
     if (inferred.returns.size() != sizes.size()) return std::nullopt;
@@ -271,8 +253,7 @@ class KnownStructures {
     return inferred.returns.size() == 1 && inferred.returns[0].tensors.size() == 1 &&
            inferred.returns[0].tensors[0].kind == Inferred::Result::Kind::Fresh;
   }
-  std::mutex mutex_;
-  std::unordered_map<Hash, std::shared_ptr<const Inferred>, HashHash> known_;
+  Known<Inferred> known_;
 };
 
 }  // namespace

@@ -1,16 +1,6 @@
 #include "pieces.h"
 
 namespace tiny {
-namespace {
-
-template <class F>
-void each_region(const Trace& trace, uint32_t begin, uint32_t end, const F& f) {
-  for (uint32_t r = begin; r < end; r++)
-    if (trace.refs[r].kind == ArgRef::Kind::Region) f(trace.regions[trace.refs[r].index]);
-}
-
-}  // namespace
-
 Uses::Uses(const Trace& trace) : runs(trace.nodes.size()), first(trace.storages.size(), -1), last(trace.storages.size(), -1) {
   std::vector<bool> needed = trace.live;
   for (size_t n = trace.nodes.size(); n-- > 0;) {

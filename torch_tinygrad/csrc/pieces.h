@@ -7,6 +7,13 @@
 
 namespace tiny {
 
+// What a stretch of references refers to in memory.
+template <class F>
+void each_region(const Trace& trace, uint32_t begin, uint32_t end, const F& f) {
+  for (uint32_t r = begin; r < end; r++)
+    if (trace.refs[r].kind == ArgRef::Kind::Region) f(trace.regions[trace.refs[r].index]);
+}
+
 // Where the storages of a trace are used, by nodes that somebody's value depends on. Its `live` must have been noted.
 struct Uses {
   explicit Uses(const Trace& trace);

@@ -158,7 +158,7 @@ void HostProgram::run_kernels(size_t begin, size_t end, const Addresses& address
 
 void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
   const KernelsOnly kernels_only;
-  const AtenTakesHostMemory on_huge_pages;
+  const AtenTakesHostMemory takes_ours;
   torch::jit::Stack stack;
   for (const auto& value : aten.arguments) stack.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);
   for (const auto& [path, tensor] : aten.tensors) put(stack, path, tensor_at(tensor, addresses));

@@ -8,12 +8,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "known.h"
 #include "shrink.h"
 #include "stand_ins.h"
 
@@ -185,28 +184,6 @@ std::shared_ptr<const Growth> growth(const Call& call, c10::ArrayRef<c10::IValue
 // Kernels choose how convolutions lie in memory by their size.
 bool depends_on_size(const OpInfo& info) { return info.name.rfind("aten::convolution", 0) == 0; }
 
-// By structure; nothing where it says too little.
-template <class T>
-class Known {
- public:
-  using Value = std::shared_ptr<const T>;
-  std::optional<Value> find(const Hash& structure) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    const auto it = known_.find(structure);
-    if (it == known_.end()) return std::nullopt;
-    return it->second;
-  }
-  void add(const Hash& structure, Value value) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    if (known_.size() > 100000) known_.clear();
-    known_.emplace(structure, std::move(value));
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<Hash, Value, HashHash> known_;
-};
-
 // For calls whose structure the CPU's kernel takes.
 std::optional<Inferred> infer_from_growth(const Call& call, c10::ArrayRef<c10::IValue> args) {
   static auto& known = *new Known<Growth>;
@@ -225,10 +202,8 @@ std::optional<Inferred> infer_from_growth(const Call& call, c10::ArrayRef<c10::I
 }
 
 void confirm(const Call& call, c10::ArrayRef<c10::IValue> args, const std::exception_ptr& refusal) {
-  size_t bytes = 0;
-  for (const auto& t : call.tensors) bytes += call.aliased ? t.storage().nbytes() : t.nbytes();
-  if (bytes > kMaxBytesToConfirm) std::rethrow_exception(refusal);
-  run_on_stand_ins(call, args, [&] { return stand_ins(call, c10::Device(c10::kCPU)); });
+  if (bytes_of(call) > kMaxBytesToConfirm) std::rethrow_exception(refusal);
+  infer_from_cpu(call, args);
 }
 
 }  // namespace

@@ -158,4 +158,14 @@ std::optional<Inferred> run_on_stand_ins(const Call& call, c10::ArrayRef<c10::IV
   return std::nullopt;
 }
 
+size_t bytes_of(const Call& call) {
+  size_t bytes = 0;
+  for (const auto& t : call.tensors) bytes += call.aliased ? t.storage().nbytes() : t.nbytes();
+  return bytes;
+}
+
+std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  return run_on_stand_ins(call, args, [&] { return stand_ins(call, c10::Device(c10::kCPU)); });
+}
+
 }  // namespace tiny

@@ -43,4 +43,9 @@ Inferred describe(const torch::jit::Stack& results, const std::vector<at::Tensor
 std::optional<Inferred> run_on_stand_ins(const Call& call, c10::ArrayRef<c10::IValue> args,
                                          const std::function<std::vector<at::Tensor>()>& make);
 
+size_t bytes_of(const Call& call);
+
+// On stand-ins of the call's own sizes.
+std::optional<Inferred> infer_from_cpu(const Call& call, c10::ArrayRef<c10::IValue> args);
+
 }  // namespace tiny
