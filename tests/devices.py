@@ -1,18 +1,28 @@
-"""The suite on devices that need no special hardware: `python -m tests.devices [--selection] [DEVICE ...] [-- ARGS]`.
+"""The suite on devices that need no special hardware:
+
+python -m tests.devices [--selection] [--conformance i/n] [--report] [DEVICE ...] [-- ARGS]
 
 Runs on those that this machine has, one after the other, and says how the others are to be had. Installs nothing.
+`--conformance` runs that part of PyTorch's operator database in float32 instead; `--report` puts what ran into
+docs/devices.*.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib.util
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+from tests import device_report
+
+# Samples of an operator that conformance takes.
+SAMPLES = 3
 # Device, as DEV names it, and what it takes.
 DEVICES = {
     "CL": "apt-get install pocl-opencl-icd ocl-icd-opencl-dev",
@@ -22,15 +32,15 @@ DEVICES = {
 }
 # What `make test` runs on each: for every path that the host does not take, its cheapest tests.
 SELECTION = {
-    "test_views": "view_of_another_dtype or resize or split_sizes",
-    "test_setitem": "three_rows or one_row or column_step",
-    "test_write_loops": "read_between or recurrence or diagonal",
-    "test_diagonals": "trace_of or fill_diagonal",
-    "test_own_memory": "",
-    "test_findings": "unneeded or not_zero",
+    "aliasing/test_views": "view_of_another_dtype or resize or split_sizes",
+    "aliasing/test_setitem": "three_rows or one_row or column_step",
+    "loops/test_write_loops": "read_between or recurrence or diagonal",
+    "aliasing/test_diagonals": "trace_of or fill_diagonal",
+    "device/test_own_memory": "",
+    "aliasing/test_findings": "unneeded or not_zero",
 }
 # tinygrad's emulator takes a minute for what others do in a second.
-SHORT = {"PYTHON": {"test_own_memory": "integers or moves"}}
+SHORT = {"PYTHON": {"device/test_own_memory": "integers or moves"}}
 
 
 def environment(device: str) -> dict[str, str]:
@@ -38,7 +48,8 @@ def environment(device: str) -> dict[str, str]:
     found = {**os.environ, "DEV": device}
     wheel = importlib.util.find_spec("pydawn") if device == "WEBGPU" and "WEBGPU_PATH" not in os.environ else None
     if wheel is not None and wheel.origin is not None:
-        libraries = sorted(Path(wheel.origin).parent.glob(f"lib/libwebgpu_dawn_{os.uname().machine}.*"))
+        ending = "dylib" if sys.platform == "darwin" else "so"  # the wheel holds both
+        libraries = sorted(Path(wheel.origin).parent.glob(f"lib/libwebgpu_dawn_{os.uname().machine}.{ending}"))
         found |= {"WEBGPU_PATH": str(libraries[0])} if libraries else {}
     return found
 
@@ -49,8 +60,13 @@ def is_there(device: str) -> bool:
     return subprocess.run([sys.executable, "-c", code], env=environment(device), capture_output=True).returncode == 0
 
 
-def run(device: str, files: dict[str, str], arguments: list[str]) -> bool:
-    """Whether the tests of these files, those that a choice names where there is one, pass."""
+def today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def run(device: str, files: dict[str, str], arguments: list[str], found: dict[str, Any]) -> bool:
+    """Whether the tests of these files, those that a choice names where there is one, pass. What they gave is added to
+    what was found on the device."""
     passed, folder = True, Path(__file__).parent
     for name, chosen in files.items():
         start = time.perf_counter()
@@ -60,26 +76,57 @@ def run(device: str, files: dict[str, str], arguments: list[str]) -> bool:
         )
         summary = (done.stdout.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
         print(f"{device}: {name}: {summary} ({time.perf_counter() - start:.0f} s)", flush=True)
+        counts = device_report.counts_of(summary) or {"error": int(done.returncode != 5)}
+        part = bool(chosen or arguments)
+        found.setdefault("tests", {})[name] = {**counts, "part": part, "date": today()}
         if done.returncode not in (0, 5):  # 5: nothing was chosen
             passed = False
             print(done.stdout[-6000:], done.stderr[-2000:])
     return passed
 
 
+def run_conformance(device: str, shard: str, found: dict[str, Any]) -> bool:
+    """Whether that part of the operators agrees with the CPU, forward and backward."""
+    line = [sys.executable, "-m", "torch_tinygrad.conformance", "--dtype", "float32", "--aspect", "forward,backward"]
+    line += ["--shard", shard, "--samples", str(SAMPLES), "--timeout", "600"]
+    done = subprocess.run(line, env=environment(device), stdout=subprocess.PIPE, text=True)
+    print(f"{device}:\n{done.stdout}", flush=True)
+    totals = device_report.totals_of(done.stdout)
+    found.setdefault("conformance", {})[shard] = {"totals": totals, "samples": SAMPLES, "date": today()}
+    return bool(totals) and all(n == of for n, of in totals.values())
+
+
+def lacking(device: str) -> list[str]:
+    code = "import torch; torch.empty(1, device='tiny'); from torch_tinygrad.engine.devices import lacking; "
+    code += "print(*(str(t).removeprefix('torch.') for t in lacking()))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(device), capture_output=True, text=True)
+    return sorted(done.stdout.split())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.devices", description=__doc__)
     parser.add_argument("devices", nargs="*", default=list(DEVICES))
     parser.add_argument("--selection", action="store_true", help="a few tests of each kind")
+    parser.add_argument("--conformance", metavar="i/n", help="that part of PyTorch's operators instead of the suite")
+    parser.add_argument("--report", action="store_true", help="renew docs/devices.* with what ran")
     given, _, rest = "\0".join(sys.argv[1:]).partition("\0--\0")
     options = parser.parse_args(given.split("\0") if given else [])
-    everything = {path.stem: "" for path in sorted(Path(__file__).parent.glob("test_*.py"))}
-    passed = True
+    folder = Path(__file__).parent
+    everything = {str(path.relative_to(folder).with_suffix("")): "" for path in sorted(folder.rglob("test_*.py"))}
+    passed, report = True, device_report.load()
     for device in options.devices:
         if not is_there(device):
             print(f"{device}: left out, it is not here: {DEVICES.get(device, 'tinygrad cannot open it')}")
             continue
-        files = SHORT.get(device, SELECTION) if options.selection else everything
-        passed &= run(device, files, rest.split("\0") if rest else [])
+        found = report.setdefault(device, {})
+        if options.conformance:
+            passed &= run_conformance(device, options.conformance, found)
+        else:
+            files = SHORT.get(device, SELECTION) if options.selection else everything
+            passed &= run(device, files, rest.split("\0") if rest else [], found)
+        if options.report:
+            found["lacks"] = lacking(device)
+            device_report.write(report)
     return 0 if passed else 1
 
 

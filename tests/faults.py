@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .test_faults import HUGE, Interrupt
+from tests.errors.test_faults import HUGE, Interrupt
 
 DEVICE = "tiny"
 

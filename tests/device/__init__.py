@@ -1,0 +1,1 @@
+"""`torch.tiny` itself, which device is behind it, and its memory."""

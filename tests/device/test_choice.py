@@ -1,0 +1,70 @@
+"""Which device is behind `tiny`: asked for by name or found, without opening what is not there."""
+
+import pytest
+
+from tests.processes import run
+from torch_tinygrad.choice import named
+
+
+@pytest.mark.parametrize(
+    "setting", ["", "CPU", "cpu", ":LLVM", "CPU:LLVM", "KFD+AMD", "PCI:0,1+AMD:LLVM", "CUDA;CPU:LLVM"]
+)
+def test_settings_are_read_as_tinygrad_reads_them(setting):
+    from tinygrad.helpers import Target
+
+    assert named(setting) == Target.parse(setting.split(";")[0]).device
+
+
+def test_choosing_the_cpu_takes_no_tinygrad():
+    code = """
+    import sys
+    from torch_tinygrad import choice
+    choice.TRACES = {device: lambda: False for device in choice.TRACES}
+    print(choice.chosen_device(), choice.is_host(), "tinygrad" in sys.modules)
+    """
+    assert run(code, DEV="").stdout.split() == ["CPU", "True", "False"]
+
+
+def test_all_devices_of_tinygrad_before_the_cpu_have_a_trace():
+    from tinygrad.device import ALL_DEVICES
+
+    from torch_tinygrad.choice import TRACES
+
+    assert list(TRACES) == ALL_DEVICES[: ALL_DEVICES.index("CPU")]
+
+
+def test_nothing_is_left_in_the_environment():
+    code = """
+    import os, torch
+    before = dict(os.environ)
+    (torch.ones(3, device="tiny") + 1).tolist()
+    print({name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)})
+    """
+    done = run(code, DEV="")
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+@pytest.mark.parametrize("device, is_known", [("CUDA", True), ("ABACUS", False)])
+def test_a_device_that_is_not_there_is_said_in_one_line(device, is_known):
+    from torch_tinygrad.choice import there_are
+
+    if device in there_are():
+        pytest.skip(f"{device} is here")
+    error = run("import torch; torch.ones(2, device='tiny')", DEV=device).stderr.splitlines()[-1]
+    assert f"DEV={device}" in error and ("it found no" if is_known else "it knows no") in error
+    assert error.endswith(f"There are: {', '.join(there_are())}.")
+
+
+def test_opencl_on_the_cpu_does_not_beat_the_cpu():
+    """Where the system shows a graphics card, but OpenCL only knows the CPU."""
+    code = """
+    from torch_tinygrad import choice
+    choice.TRACES = {device: lambda device=device: device == "CL" for device in choice.TRACES}
+    try:
+        from tinygrad import Device
+        print(choice._is_opencl_cpu(Device["CL"]), choice.chosen_device())
+    except Exception:
+        print(True, choice.chosen_device())
+    """
+    is_cpu, chosen = run(code, DEV="").stdout.split()
+    assert chosen == ("CPU" if is_cpu == "True" else "CL")

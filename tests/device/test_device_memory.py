@@ -1,0 +1,236 @@
+"""Devices with memory of their own: programs, training and fallbacks, on the CPU treated as such a device.
+
+The choice is made once in a process, so each test runs one of its own with `TORCH_TINY_HOST=0`. With the library,
+PyTorch's kernels run on that memory, as its CUDA kernels do on a GPU: new traces go directly, and programs have steps
+of ATen's.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.differential import ON_TINY
+from tests.processes import run
+
+pytestmark = pytest.mark.skipif(not ON_TINY, reason="about the device alone")
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAMS = {
+    "views_and_writes_agree_with_the_cpu": """
+        from tests.differential import both, data
+
+        def views(device):
+            a = data(6, 8, device=device)
+            b, c = a[1:5:2], a.t()[2:4]
+            yield
+            b.add_(1)
+            yield
+            c[0] = a[:, 3] * 2
+            yield
+            a.view(-1)[::5] = -1
+            d = a.view(torch.int32)[0].clone()
+            yield
+            return a.sum(0), b * 2, c.sum(), d
+
+        both(views)
+    """,
+    "parts_of_storages_go_up_and_down": """
+        whole = torch.arange(100, dtype=torch.int16).to("tiny")
+        assert whole[37:41].tolist() == [37, 38, 39, 40]
+        whole[10:20].copy_(torch.full((10,), -3, dtype=torch.int16))
+        assert whole.cpu()[8:22].tolist() == [8, 9, *[-3] * 10, 20, 21]
+        big = torch.arange(9 << 20, dtype=torch.int32)
+        assert torch.equal(big.to("tiny").cpu(), big)
+    """,
+    "lifted_numbers_reach_replayed_programs": """
+        x = torch.ones(4, device="tiny")
+        expected = 1.0
+        for step in range(6):
+            x.mul_(1 + step / 3).add_(step)
+            expected = expected * (1 + step / 3) + step
+            assert abs(x[2].item() - expected) < 1e-3 * expected
+        torch.manual_seed(3)
+        draws = [torch.rand(8, device="tiny").cpu() for _ in range(4)]
+        assert len({tuple(d.tolist()) for d in draws}) == 4
+    """,
+    "operators_without_a_lowering_run_on_the_cpu": """
+        import warnings
+
+        warnings.simplefilter("ignore")
+        a = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+        symmetric = a @ a.t()
+        on_device = symmetric.to("tiny")
+        values = torch.linalg.eigvalsh(on_device + 1) * 2
+        torch.testing.assert_close(values.cpu(), torch.linalg.eigvalsh(symmetric + 1) * 2)
+        assert torch.tiny.stats()["fallbacks"]
+    """,
+    "training_follows_the_cpu_and_replays": """
+        from tests import models
+        from tests.networks.test_training import SMALL, assert_close_losses, built, train
+
+        for name in ("cnn", "transformer"):
+            make, batch = SMALL[name]
+            network = built(make)
+            want, _ = train(network, batch, "cpu", steps=8)
+            got, _ = train(network, batch, "tiny", steps=8)
+            assert_close_losses(got, want)
+        stats = torch.tiny.stats()
+        assert stats["replays"] > 8 or (MIXED and stats["direct"] and stats["replays"])
+    """,
+    "temporaries_of_all_programs_share_memory": """
+        from torch_tinygrad.engine.devices import ARENAS
+
+        for n in (256, 64, 512, 128):
+            x = torch.full((n, n), 0.5).to("tiny")
+            y = (x @ x).softmax(-1) @ (x @ x)
+            torch.testing.assert_close(y.sum().item(), n * n * n / 4, rtol=1e-4, atol=0)
+        assert len(ARENAS.blocks) == 1
+    """,
+    "a_new_trace_runs_directly_and_its_program_is_taken_up": """
+        def step(x, weight):
+            return (x @ weight).relu().cumsum(1).sum(0)
+
+        x, weight = torch.randn(64, 64), torch.randn(64, 64)
+        on_device = x.to("tiny"), weight.to("tiny")
+        for i in range(5):
+            torch.testing.assert_close(step(*on_device).cpu(), step(x, weight), rtol=1e-4, atol=1e-3)
+            torch.tiny.wait_for_compiles()
+        stats = torch.tiny.stats()
+        assert (stats["direct"], stats["compiles"], stats["replays"], stats["not_compiled"]) == (2, 1, 2, {}), stats
+    """,
+    "selections_are_steps_of_the_library": """
+        x = torch.randn(96, 200, generator=torch.Generator().manual_seed(1))
+        on_device = x.to("tiny")
+        rows = torch.arange(0, 96, 5)
+        for name, f in {
+            "sort": lambda t: t.sort(stable=True, dim=1),
+            "topk": lambda t: t.topk(7),
+            "cumsum": lambda t: (t.cumsum(0),),
+            "max": lambda t: t.max(1),
+            "sum": lambda t: ((t + 1).sum(0) * 2, t.sum((0,), dtype=torch.float64)),
+            "select": lambda t: (t.index_select(0, rows.to(t.device)), t[t > 0.5]),
+            "norm": lambda t: torch.func.grad(lambda u: torch.nn.functional.layer_norm(u, (200,)).square().sum())(t),
+            "loss": lambda t: (torch.nn.functional.cross_entropy(t, torch.arange(96, device=t.device)),),
+        }.items():
+            for got, want in zip(f(on_device), f(x), strict=True):
+                torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4, msg=lambda m: f"{name}: {m}")
+        assert not torch.tiny.stats()["fallbacks"]
+    """,
+    "kept_results_are_taken_again_when_nobody_has_them": """
+        from torch_tinygrad.engine import devices, remote
+
+        plain = remote.RemoteProgram.__init__
+
+        def keeping(self, plan, device):
+            plain(self, plan, device)
+            self.kept = devices.Kept(device, self.output_bytes)
+
+        remote.RemoteProgram.__init__ = keeping
+        x = torch.arange(4000.0).to("tiny")
+        results = [(x * 3 + 1).view(40, 100)[1:] for _ in range(3) if not torch.tiny.synchronize()]
+        torch.tiny.synchronize()
+        for result in results:
+            result.add_(1)
+            torch.tiny.synchronize()
+        for result in results:
+            assert torch.equal(result.cpu(), (torch.arange(4000.0) * 3 + 2).view(40, 100)[1:])
+        del results, result
+
+        places = []
+        plain_run = remote.RemoteProgram.run
+
+        def watched(self, inputs, numbers):
+            outputs = plain_run(self, inputs, numbers)
+            places.extend(buffer.owner.data_ptr() for buffer in outputs)
+            return outputs
+
+        remote.RemoteProgram.run = watched
+        for _ in range(4):
+            y = (x * 3 + 1).sum(0, keepdim=True) * x
+            torch.tiny.synchronize()
+            torch.testing.assert_close(y.cpu(), (torch.arange(4000.0) * 3 + 1).sum() * torch.arange(4000.0))
+            del y
+        assert len(places) == 4 and len(set(places)) == 1, places
+    """,
+    "library_steps_keep_no_memory": """
+        import gc, weakref
+
+        x = torch.randn(64, 64).to("tiny")
+        for _ in range(3):
+            y = x @ x
+            torch.tiny.synchronize()
+        from torch_tinygrad.engine import remote
+
+        outputs = []
+        plain_run = remote.RemoteProgram.run
+
+        def watched(self, inputs, numbers):
+            found = plain_run(self, inputs, numbers)
+            outputs.extend(weakref.ref(buffer.owner) for buffer in found)
+            return found
+
+        remote.RemoteProgram.run = watched
+        y = x @ x
+        torch.tiny.synchronize()
+        assert outputs and all(owner() is not None for owner in outputs)
+        remote.RemoteProgram.run = plain_run
+        del y
+        (x + 1).sum().item()
+        gc.collect()
+        assert all(owner() is None for owner in outputs)
+    """,
+    "no_memory_for_a_program_costs_nothing": """
+        a = torch.ones(1000, device="tiny")
+        a.add_(100)
+        try:
+            torch.ones(1 << 44, device="tiny").sum().item()
+            raise AssertionError("there is that much memory")
+        except RuntimeError:
+            pass
+        assert a.sum().item() == 101_000
+    """,
+}
+# Which of them run with the library, and how.
+WITH_LIBRARY = [
+    ("views_and_writes_agree_with_the_cpu", "mixed"),
+    ("parts_of_storages_go_up_and_down", "mixed"),
+    ("lifted_numbers_reach_replayed_programs", "mixed"),
+    ("training_follows_the_cpu_and_replays", "mixed"),
+    ("training_follows_the_cpu_and_replays", "always"),
+    ("temporaries_of_all_programs_share_memory", "always"),
+    ("selections_are_steps_of_the_library", "always"),
+    ("kept_results_are_taken_again_when_nobody_has_them", "always"),
+    ("library_steps_keep_no_memory", "always"),
+    ("a_new_trace_runs_directly_and_its_program_is_taken_up", "auto"),
+    ("no_memory_for_a_program_costs_nothing", "auto"),
+]
+ABOUT_THE_LIBRARY = {
+    "selections_are_steps_of_the_library",
+    "kept_results_are_taken_again_when_nobody_has_them",
+    "library_steps_keep_no_memory",
+    *(name for name, mode in WITH_LIBRARY if mode == "auto"),
+}
+WITHOUT = [name for name in PROGRAMS if name not in ABOUT_THE_LIBRARY]
+
+
+def run_program(name: str, **settings: str) -> None:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    settings |= {"TORCH_TINY_HOST": "0", "PYTHONPATH": path}
+    mixed = settings.get("TORCH_TINY_COMPILE") == "mixed"
+    done = run(f"import torch\nMIXED = {mixed}\n" + textwrap.dedent(PROGRAMS[name]), **settings)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test(name):
+    run_program(name, TORCH_TINY_LIBRARY="0")
+
+
+@pytest.mark.parametrize(("name", "mode"), WITH_LIBRARY)
+def test_with_the_library(name, mode, tmp_path):
+    run_program(name, TORCH_TINY_COMPILE=mode, TORCH_TINY_CACHE=str(tmp_path))

@@ -1,0 +1,1 @@
+"""The room `engine/`: kernels, their order, merging, memory, threads and code."""

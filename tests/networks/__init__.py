@@ -1,0 +1,1 @@
+"""Networks and example programs: trained and run on both devices."""

@@ -1,0 +1,1 @@
+"""The room `values/`: what is stored, and how it lies."""
