@@ -25,6 +25,7 @@ class Target:
     shares_host_memory: bool = False  # its buffers are the host's
     has_views: bool = True  # a part of a buffer can be an operand
     has_groups: bool = False  # it runs threads in groups, and needs many of them to be fast
+    regroups: bool = False  # its compilers may take (a + b) - b for a
     reads_late: bool = False  # an upload reads the host's memory after it has returned
     driver: str = ""  # whose events and graphs are used directly
     library: str = ""  # PyTorch's device whose kernels run on the same memory
@@ -72,6 +73,7 @@ def _webgpu(device: Any) -> dict[str, Any]:
     webgpu.wgpuDeviceGetLimits(device.device_res, found := webgpu.WGPUSupportedLimits())
     return {
         "has_views": False,
+        "regroups": True,
         "most_bytes": min(found.limits.maxStorageBufferBindingSize, found.limits.maxBufferSize),
         "most_buffers": min(DEVICE_MAX_BUFS["WEBGPU"], found.limits.maxStorageBuffersPerShaderStage),
     }

@@ -18,7 +18,7 @@ from torch_tinygrad.values.steps import AtenStep, Operand
 from .devices import copy_in, library_device
 
 if TYPE_CHECKING:
-    from .remote import Operands
+    from .operands import Operands
 
 
 def nbytes(meta: Meta | None) -> int:
@@ -118,43 +118,38 @@ class LibraryCall(Call):
         self.device = device
         writes = step.op in WRITES_DIRECTLY or step.op in SELECTS_DIRECTLY
         self.out = out_form(step.op, len(step.results)) if writes else None
-        # The arguments and results of the last run, and whose memory they are made for: most stay where they are.
-        self.owners: list[torch.Tensor] | None = None
-        self.given: tuple[list[Any], dict[str, Any]] = [], {}
-        self.targets: list[torch.Tensor | None] = []
 
     def run(self, operands: Operands) -> None:
         if self.device.type == "cpu":  # nothing orders its kernels after tinygrad's
             Device[operands.device].synchronize()
-        owners = [operands.owner(i) for i in self.operands]
-        if self.owners is None or any(a is not b for a, b in zip(owners, self.owners, strict=True)):
-            self._view(operands, owners)
+        targets, positional, keyword = self._views(operands)
         if self.out is not None:
-            self.out(*self.given[0], **self.given[1])
+            self.out(*positional, **keyword)
             return
-        for place, result in zip(self.targets, self.compute(*self.given), strict=True):
+        for place, result in zip(targets, self.compute(positional, keyword), strict=True):
             if place is not None and result is not None and result.numel():  # else a workspace of the CPU's alone
                 place.copy_(result)
 
-    def _view(self, operands: Operands, owners: list[torch.Tensor]) -> None:
-        remaining = iter(zip(self.operands, owners, strict=True))
+    def _views(self, operands: Operands) -> tuple[list[torch.Tensor | None], list[Any], dict[str, Any]]:
+        """Results and arguments over this run's memory. They are not kept, or it would live until the next run."""
+        remaining = iter(self.operands)
 
         def tensor(meta: Operand) -> torch.Tensor:
             if not nbytes(meta):
                 return torch.empty(meta.shape, dtype=meta.dtype, device=self.device)
-            i, owner = next(remaining)
+            i = next(remaining)
             first = operands.table[i][1] // meta.dtype.itemsize + meta.offset
             empty = torch.empty(0, dtype=meta.dtype, device=self.device)
-            return empty.set_(owner.untyped_storage(), first, meta.shape, meta.stride)
+            return empty.set_(operands.owner(i).untyped_storage(), first, meta.shape, meta.stride)
 
-        self.targets = [tensor(m) if m is not None and nbytes(m) else None for m in self.step.results]
+        targets = [tensor(m) if m is not None and nbytes(m) else None for m in self.step.results]
         positional, keyword = self.arguments(
             {path: tensor(m) for path, m in zip(self.step.paths, self.step.inputs, strict=True)}
         )
         if self.out is not None:
             names = (a.name for a in self.out._schema.arguments if a.is_out)
-            keyword |= dict(zip(names, self.targets, strict=True))
-        self.given, self.owners = (positional, keyword), owners
+            keyword |= dict(zip(names, targets, strict=True))
+        return targets, positional, keyword
 
 
 def has_library_kernel(device: str, step: AtenStep) -> bool:

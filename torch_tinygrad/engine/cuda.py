@@ -1,14 +1,17 @@
-"""CUDA by its driver, where tinygrad's way costs time: one context with PyTorch, launches, times of steps."""
+"""CUDA by its driver, where tinygrad's way costs time: one context with PyTorch, machine code, launches, graphs of
+whole programs, times of steps."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from .remote import Operands
+    from .operands import Operands
 
 
 def share_context() -> None:
@@ -24,8 +27,23 @@ def share_context() -> None:
     cuda.cuCtxCreate_v2 = retain
 
 
+def compile_to_machine_code() -> None:
+    """tinygrad asks NVIDIA's compiler for assembly, which the driver translates whenever a process loads it: seconds
+    for a program kept on disk. Machine code is loaded as it is."""
+    from tinygrad.runtime.support.compiler_cuda import NVRTCCompiler
+
+    plain = NVRTCCompiler.__init__
+
+    def initialize(self, arch: str, ptx: bool = True, cache_key: str = "cuda") -> None:
+        plain(self, arch, False, f"{cache_key}_cubin")
+
+    NVRTCCompiler.__init__ = initialize
+
+
 class Launch:
     """A kernel with its arguments, of which only those that changed are written again."""
+
+    stream: Any = None  # the default one, but while a graph is captured
 
     def __init__(self, runtime: Any, operands: list[int], sizes: dict[str, Any]):
         from tinygrad.runtime.ops_cuda import check, cuda, encode_args
@@ -40,7 +58,37 @@ class Launch:
         words, opaque = self.words, operands.opaque
         for k, i in enumerate(self.operands):
             words[k] = opaque[i].value
-        self.check(self.launch(self.function, *self.shape, None, None, self.packed))
+        self.check(self.launch(self.function, *self.shape, Launch.stream, None, self.packed))
+
+
+@functools.cache
+def _capturing() -> tuple[torch.cuda.Stream, Any, torch.cuda.CUDAGraph]:
+    """A stream to capture in, and one pool for what library calls allocate meanwhile: graphs run one after the other,
+    and leave nothing there. The pool stays while a graph that was captured into it does."""
+    stream, pool, keeper = torch.cuda.Stream(), torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        number = torch.zeros(1, device="cuda")
+        keeper.capture_begin(pool=pool, capture_error_mode="thread_local")
+        number.add_(1)
+        keeper.capture_end()
+    return stream, pool, keeper
+
+
+def captured(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """What `work` launches, tinygrad's kernels and the library's, as a graph that repeats it. Nothing runs yet."""
+    from tinygrad.runtime.autogen import cuda as driver
+
+    stream, pool, _ = _capturing()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        Launch.stream = ctypes.cast(ctypes.c_void_p(stream.cuda_stream), driver.CUstream)
+        try:
+            work()
+        finally:
+            Launch.stream = None
+            graph.capture_end()
+    return graph
 
 
 class Times:

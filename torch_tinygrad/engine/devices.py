@@ -14,7 +14,7 @@ from torch_tinygrad import choice
 from torch_tinygrad.lower.registry import PART_OF, TO_TINY
 from torch_tinygrad.target import target
 
-from . import clang, kernel_cache
+from . import clang, cuda, kernel_cache
 from .marks import LAST_WRITES
 
 # Uploads go through staging memory that stays taken until the device was waited for: larger ones go in pieces, and
@@ -26,6 +26,8 @@ MAX_PENDING = 64
 choice.tell_tinygrad()
 clang.provide()
 kernel_cache.apply()
+if choice.chosen_device() == "CUDA":
+    cuda.compile_to_machine_code()
 
 
 def device_name(index: int) -> str:
@@ -46,13 +48,19 @@ def most_pending() -> int:
     return 2 << 30
 
 
+def most_kept() -> int:
+    """Bytes of results that a program may keep for itself."""
+    return torch.cuda.mem_get_info()[1] // 64 if target().library == "cuda" else 0
+
+
 def activate(device: str) -> None:
     """Makes the device current in this thread, where its driver asks for that: flushes come from any thread."""
     opened = Device[device]
     if target(device).driver == "CUDA":
-        from tinygrad.runtime.ops_cuda import check, cuda
+        from tinygrad.runtime.ops_cuda import check
+        from tinygrad.runtime.ops_cuda import cuda as driver
 
-        check(cuda.cuCtxSetCurrent(opened.context))
+        check(driver.cuCtxSetCurrent(opened.context))
 
 
 def synchronize(index: int) -> None:
@@ -66,10 +74,11 @@ def memory_info(index: int) -> tuple[int, int]:
         raise NotImplementedError(f"tiny: how much memory {device} has is not known: tinygrad does not ask its driver")
     import ctypes
 
-    from tinygrad.runtime.ops_cuda import check, cuda
+    from tinygrad.runtime.ops_cuda import check
+    from tinygrad.runtime.ops_cuda import cuda as driver
 
     activate(device)
-    check(cuda.cuMemGetInfo_v2(ctypes.byref(free := ctypes.c_size_t()), ctypes.byref(total := ctypes.c_size_t())))
+    check(driver.cuMemGetInfo_v2(ctypes.byref(free := ctypes.c_size_t()), ctypes.byref(total := ctypes.c_size_t())))
     return free.value, total.value
 
 
@@ -158,6 +167,27 @@ def upload(index: int, data: memoryview) -> Buffer:
 
 def download(buffer: Buffer, offset: int, destination: memoryview) -> None:
     read(buffer, offset, destination.cast("B"))
+
+
+class Kept:
+    """Memory of ATen's for a program's results, which it takes again when nobody has the last ones any more, so that
+    they lie where they lay. An allocator that others use too may go on for long before it gives the same places."""
+
+    def __init__(self, device: str, sizes: list[int]):
+        self.device, self.sizes = device, sizes
+        self.storages: list[torch.UntypedStorage | None] = [None] * len(sizes)
+
+    def take(self) -> list[Buffer]:
+        return [self._take(i, nbytes) for i, nbytes in enumerate(self.sizes)]
+
+    def _take(self, i: int, nbytes: int) -> Buffer:
+        storage = self.storages[i]
+        if storage is None or torch._C._storage_Use_Count(storage._cdata) > 1:
+            buffer = allocate(self.device, nbytes)
+            self.storages[i] = buffer.owner.untyped_storage()
+            return buffer
+        owner = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        return wrap(self.device, owner.set_(storage, 0, (nbytes,), (1,)))
 
 
 class Arenas:

@@ -15,6 +15,7 @@ import tinygrad.codegen as codegen
 from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer import cstyle
 from tinygrad.renderer.cstyle import ClangRenderer, CStyleLanguage, CUDARenderer
+from tinygrad.renderer.wgsl import WGSLRenderer
 from tinygrad.uop import symbolic as rules
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 
@@ -161,7 +162,7 @@ def _wrapping(uops: list[UOp]) -> set[UOp]:
 
 
 def _render(self: CStyleLanguage, uops: list[UOp]):
-    self.wrapping = _wrapping(uops)
+    self.wrapping = set() if isinstance(self, WGSLRenderer) else _wrapping(uops)  # whose integers wrap, and no C
     return _plain_render(self, uops)
 
 

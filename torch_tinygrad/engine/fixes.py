@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import tinygrad.codegen as codegen
@@ -19,7 +18,7 @@ from tinygrad.uop import weak
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, _substitute, graph_rewrite, python_alu, recursive_property
 from tinygrad.uop.symbolic import pm_data_invalid, sym, symbolic, symbolic_simple
 
-from . import clang, fusion, kernel_cache, pairs, wgsl
+from . import clang, fusion, kernel_cache, pairs, rules, wgsl
 from . import exact as exact
 
 
@@ -35,25 +34,16 @@ def _move_where_load(gate, l, a, w):
     return gater.move_where_load(gate, l, a, w)
 
 
-def _gates() -> PatternMatcher:
-    gated = UPat().load(UPat(), UPat.var("gate", dtype=dtypes.bool), name="l").or_casted()
-    otherwise = UPat().load(UPat(), ~UPat.var("gate", dtype=dtypes.bool), name="l").or_casted()
-    replaced = [
-        (UPat.var("gate").where(gated, UPat.var("a")).named("w"), _move_where_load),
-        (UPat.var("gate").where(UPat.var("a"), otherwise).named("w"), _move_where_load),
-    ]
-    return PatternMatcher([*gater.pm_move_gates_from_index.patterns[:-2], *replaced])
-
-
 def _image_rules() -> PatternMatcher:
-    """Without the last, which is meant for images but takes every rounding to float16 between two operators away."""
-    return PatternMatcher(coalesce.pm_simplify_add_image.patterns[:-1])
+    """Without the one that is meant for images but takes every rounding to float16 between two operators away."""
+    plain = coalesce.pm_simplify_add_image
+    return rules.without(plain, rules.find(plain, Ops.CAST, "x"))
 
 
 def _simplifications() -> PatternMatcher:
-    """Without the first, which makes one invalid constant of a vector of nothing but invalid lanes: what reshapes it
-    then has no right shape. Lane by lane they fold as well."""
-    return PatternMatcher(symbolic_simple.patterns[1:])
+    """Without the one that makes one invalid constant of a vector of nothing but invalid lanes: what reshapes it then
+    has no right shape. Lane by lane they fold as well."""
+    return rules.without(symbolic_simple, rules.find(symbolic_simple, Ops.STACK, "i"))
 
 
 def _load_collapse() -> PatternMatcher:
@@ -65,8 +55,7 @@ def _load_collapse() -> PatternMatcher:
             return None
         return x != (c.cast(y.dtype) - y)
 
-    rule = ((UPat.var("x") + UPat.var("y")).or_casted() != UPat.var("c"), solved)
-    return PatternMatcher([*simplify.pm_reduce_collapse.patterns, rule, _plain_load_collapse.patterns[-1]])
+    return rules.corrected(_plain_load_collapse, rules.find(_plain_load_collapse, Ops.CMPNE, "x y c"), solved)
 
 
 def _constant(self: DType, value):
@@ -100,26 +89,14 @@ def _merged_ranges(u: UOp) -> UOp | None:
     return u
 
 
-def _range_rules() -> PatternMatcher:
-    loops = UPat((Ops.END, Ops.REDUCE), name="u")
-    return PatternMatcher([(loops, _merged_ranges), *_plain_range_rules.patterns[1:]])
-
-
-def _stores_itself(pattern: tuple) -> bool:
-    """Whether this is the rule that drops a store of what was loaded from the same place."""
-    function = pattern[1]
-    return function.__code__.co_varnames[: function.__code__.co_argcount] == ("index",)
-
-
 def _symbolic() -> PatternMatcher:
     """Storing what is there already may be dropped only if nobody must have written it before: a sum of nothing but
     zeros would leave its variable as it was found."""
-    (rule,) = (pattern for pattern in sym.patterns if _stores_itself(pattern))
 
     def dropped(index: UOp) -> UOp | None:
         return None if index.src[0].op is Ops.AFTER else UOp(Ops.NOOP)
 
-    return PatternMatcher([(rule[0], dropped) if pattern is rule else pattern for pattern in sym.patterns])
+    return rules.corrected(sym, rules.find(sym, Ops.STORE, "index"), dropped)
 
 
 def _differ(a, b) -> bool:
@@ -202,9 +179,8 @@ def _lifted_from_false(cond, i, x, a, b):
 
 
 # Rules are parts of many sets of rules by now: these two are changed where they are.
-_lifts = [rule for _, rule in pm_data_invalid.patterns if rule.__code__.co_varnames[:4] == ("cond", "i", "x", "a")]
-for _rule, _sound in zip(_lifts, (_lifted_from_true, _lifted_from_false), strict=True):
-    _rule.__code__ = _sound.__code__
+for _names, _sound in (("cond i x a c", _lifted_from_true), ("cond i x a b", _lifted_from_false)):
+    rules.find(pm_data_invalid, Ops.WHERE, _names)[1].__code__ = _sound.__code__
 
 
 def _numbered(sink: UOp) -> UOp | None:
@@ -254,10 +230,6 @@ def _realize_source(ctx: indexing.IndexingContext, dest: UOp, src: UOp) -> None:
         ctx.realize_map[src] = None
 
 
-def _replaced(rules: PatternMatcher, old: Callable, new: Callable) -> PatternMatcher:
-    return PatternMatcher([(pattern, new if rule is old else rule) for pattern, rule in rules.patterns])
-
-
 _plain_to_elf = UOp.to_elf
 UOp.to_elf = _to_elf
 _plain_init_program = CPUProgram.__init__
@@ -274,7 +246,8 @@ def apply() -> None:
     pairs.apply()
     wgsl.apply()
     if codegen.pm_move_gates_from_index is gater.pm_move_gates_from_index:
-        codegen.pm_move_gates_from_index = _gates()
+        plain = gater.pm_move_gates_from_index
+        codegen.pm_move_gates_from_index = rules.replaced(plain, gater.move_where_load, _move_where_load)
     if codegen.pm_simplify_add_image is coalesce.pm_simplify_add_image:
         codegen.pm_simplify_add_image = _image_rules()
     if codegen.pm_lower_index_dtype is weak.pm_lower_index_dtype:
@@ -285,10 +258,11 @@ def apply() -> None:
     if simplify.pm_reduce_load_collapse is _plain_load_collapse:
         simplify.pm_reduce_load_collapse = _load_collapse()
     if simplify.pm_simplify_ranges is _plain_range_rules:
-        simplify.pm_simplify_ranges = codegen.pm_simplify_ranges = _range_rules()
+        merging = rules.replaced(_plain_range_rules, simplify.simplify_merge_adjacent, _merged_ranges)
+        simplify.pm_simplify_ranges = codegen.pm_simplify_ranges = merging
     if codegen.sym is sym:
         codegen.sym = _symbolic()
     if rangeify.earliest_rewrites is _plain_rewrites:
-        rangeify.earliest_rewrites = _replaced(_plain_rewrites, rangeify.fix_store_hazard, _store_hazard)
+        rangeify.earliest_rewrites = rules.replaced(_plain_rewrites, rangeify.fix_store_hazard, _store_hazard)
         old = indexing.realize_store_after_src
-        indexing.pm_generate_realize_map = _replaced(_plain_realize_map, old, _realize_source)
+        indexing.pm_generate_realize_map = rules.replaced(_plain_realize_map, old, _realize_source)

@@ -1,10 +1,12 @@
-"""Batches of kernels that a device launches at once: tinygrad's graphs, and for CUDA a replay that touches only what
-changed since the last run."""
+"""What a device launches at once: batches of kernels by tinygrad's graphs, with a replay for CUDA that touches only
+what changed since the last run; and, where the library's kernels are CUDA's, whole parts of programs."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,15 @@ from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.target import target
 
+from . import cuda
+
 if TYPE_CHECKING:
-    from .remote import Kernel, Operands
+    import torch
+
+    from .operands import Kernel, Operands, Step
+
+# Places of its operands that a part of a program remembers: allocators give the same few again, or always others.
+MOST_PLACES = 8
 
 
 class Batch:
@@ -24,6 +33,7 @@ class Batch:
 
     def __init__(self, device: str, kernels: list[Kernel], calls: list[UOp]):
         self.device, self.kernels = device, kernels
+        self.operands = [i for kernel in kernels for i in kernel.operands]
         self.writes = [i for kernel in kernels for i in kernel.writes]
         self.calls: list[UOp] | None = calls
         self.replay: Callable[[Operands], None] | None = None
@@ -50,6 +60,52 @@ class Batch:
         if target(self.device).driver == "CUDA":
             return CudaReplay(runner, slots)
         return lambda operands: runner(_named_buffers(operands, slots), {})
+
+
+class Captured:
+    """Neighbouring steps, tinygrad's and the library's, as one CUDA graph. Its addresses are those it was captured
+    with, so there is one for every place that the operands were at twice."""
+
+    def __init__(self, steps: Sequence[Step], batches: Sequence[Step], table: list[tuple[int, int, int]]):
+        self.steps, self.batches = steps, batches  # one by one, and as they run where there is no graph
+        self.operands = [i for step in steps for i in step.operands]
+        self.writes = [i for step in steps for i in step.writes]
+        self.bases = sorted({table[i][0] for i in self.operands})
+        self.graphs: OrderedDict[tuple[int, ...], torch.cuda.CUDAGraph | None] = OrderedDict()
+        self.works = True
+        self.wanders = False  # whether the operands were at more places than are remembered
+
+    def run(self, operands: Operands) -> None:
+        bases = operands.bases
+        places = tuple([bases[number]._buf.value for number in self.bases])  # type: ignore[union-attr]
+        if places not in self.graphs:
+            self.graphs[places] = None
+            if len(self.graphs) > MOST_PLACES:
+                self.graphs.popitem(last=False)
+                self.wanders = True
+        elif (graph := self.graphs[places] or self._capture(operands)) is not None:
+            self.graphs[places] = graph
+            self.graphs.move_to_end(places)
+            return graph.replay()
+        for step in self.batches:
+            step.run(operands)
+        return None
+
+    def _capture(self, operands: Operands) -> torch.cuda.CUDAGraph | None:
+        if not self.works:
+            return None
+
+        def work() -> None:
+            for step in self.steps:
+                step.run(operands)
+
+        try:
+            return cuda.captured(work)
+        except RuntimeError as error:
+            self.works = False
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"tiny: steps of a program are launched one by one, not as a graph: {reason}", stacklevel=2)
+            return None
 
 
 def _named_buffers(operands: Operands, slots: list[int]) -> dict[int, Any]:

@@ -10,12 +10,14 @@ from tinygrad.device import Buffer
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import UOp, buffers
 
+from torch_tinygrad.trace.decisions import decide, is_one_of_many
+
 from .memory import plan, shared_blocks
 from .order import base_buffer, bytes_of
 from .schedule import Schedule
 
 # The kinds of places, numbered as the C++ runner numbers them.
-INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT, NOWHERE, MADE = range(8)
+INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT, NOWHERE, MADE, SIZES = range(9)
 
 
 class Place(NamedTuple):
@@ -39,6 +41,7 @@ class Layout:
     outputs: list[int]  # storages that get a new buffer
     output_bytes: list[int]
     temporaries: list[int]  # bytes of each block that temporaries lie in
+    blocks: list[tuple[int, int]] = field(default_factory=list)  # for each temporary, where sizes vary: block, bytes
     constants: list[Buffer] = field(default_factory=list)
     adopted: list[tuple[int, int]] = field(default_factory=list)  # storages that get a made buffer, and which
     releases: list[list[int]] = field(default_factory=list)  # for each call, the made buffers it is the last to use
@@ -88,7 +91,11 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
             else:
                 lifetimes.setdefault(buffer, [step, step])[1] = step
     spans = [(first, last, bytes_of(b)) for b, (first, last) in lifetimes.items()]
-    if views:
+    if is_one_of_many():
+        blocks = decide("blocks", shared_blocks(spans)[0])
+        layout.blocks = [(block, nbytes) for block, (_, _, nbytes) in zip(blocks, spans, strict=True)]
+        places |= {b: Place(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
+    elif views:
         offsets, total = plan(spans)
         layout.temporaries = [total] if total else []
         places |= {b: Place(ARENA, 0, offset) for b, offset in zip(lifetimes, offsets, strict=True)}

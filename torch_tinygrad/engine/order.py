@@ -15,6 +15,7 @@ from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.kernels.threads import unshaped
+from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.values.blocks import is_placement
 from torch_tinygrad.values.graph import Graph
 
@@ -146,6 +147,8 @@ def in_order(calls: list[Call], before: list[set[int]], lasting: set[UOp]) -> tu
                 heappush(ready, (growth(j), next(turn), j))
     if len(order) != len(calls):
         raise Cycle
+    order = decide("order", order)
+    places = {i: place for place, i in enumerate(order)}
     return [calls[i] for i in order], [{places[j] for j in before[i]} for i in order]
 
 

@@ -7,28 +7,26 @@ buffers and goes through the steps.
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Protocol
 
 import numpy
 import torch
-from tinygrad import Device, dtypes
+from tinygrad import Device
 from tinygrad.device import Buffer
 from tinygrad.engine.jit import graph_class
-from tinygrad.engine.realize import estimate_uop, get_runtime
-from tinygrad.uop.ops import Ops, ProgramInfo, UOp
+from tinygrad.engine.realize import estimate_uop
+from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
 from torch_tinygrad.target import target
 
 from . import cuda, explain
-from .aten import aten_call, has_library_kernel, nbytes
-from .devices import ARENAS, activate, allocate, copy_in, device_name, write
-from .graphs import Batch
+from .aten import LibraryCall, aten_call, has_library_kernel, nbytes
+from .contractions import can_be_captured
+from .devices import ARENAS, Kept, activate, allocate, device_name, most_kept, write
+from .graphs import Batch, Captured
 from .layout import ARENA, CONSTANT, FLOATS, INPUT, INTS, OUTPUT, Operand, lay_out
 from .marks import LAST_WRITES, Mark, new_mark
+from .operands import Copy, Kernel, Numbers, Operands, Step
 from .plans import Aten, Constant, Launch, Plan, Unwritable, from_bytes, to_bytes
 from .schedule import Schedule
 
@@ -41,112 +39,6 @@ LEAST_BATCH = 4
 
 # Bytes of a result that somebody may well be waiting for, such as a loss: a graph ends where it is ready.
 _AWAITED = 8
-
-
-class Step(Protocol):
-    writes: list[int]  # operands
-
-    def run(self, operands: Operands) -> None: ...
-
-
-class Operands:
-    """The buffers of a run: `opaque[i]` is operand i as the device's driver knows it."""
-
-    def __init__(self, device: str, table: list[tuple[int, int, int]]):
-        self.device = device
-        self.table = table  # (number of the base buffer, offset, bytes)
-        self.bases: list[Buffer | None] = [None] * (1 + max((base for base, _, _ in table), default=-1))
-        self.opaque: list[Any] = [None] * len(table)
-        self.block: weakref.ref[Buffer] | None = None
-        self.users: list[list[int]] = [[] for _ in self.bases]
-        for i, (base, _, _) in enumerate(table):
-            self.users[base].append(i)
-
-    def set(self, number: int, buffer: Buffer) -> None:
-        if number >= len(self.bases) or self.bases[number] is buffer:
-            return
-        self.bases[number] = buffer
-        for i in self.users[number]:
-            _, offset, nbytes = self.table[i]
-            self.opaque[i] = buffer.allocator._offset(buffer._buf, nbytes, offset) if offset else buffer._buf
-
-    def set_block(self, number: int, buffer: Buffer) -> None:
-        """As `set`, for a buffer that is the same in most runs and that a program must not keep alive."""
-        if self.block is not None and self.block() is buffer:
-            self.bases[number] = buffer
-        else:
-            self.set(number, buffer)
-            self.block = weakref.ref(buffer)
-
-    def release(self, numbers: range) -> None:
-        """Lets go of buffers, so that storages alone decide how long they live."""
-        for number in numbers[: max(0, len(self.bases) - numbers.start)]:
-            self.bases[number] = None
-
-    def owner(self, i: int) -> torch.Tensor:
-        """ATen's memory that operand i lies in, where the buffers are ATen's."""
-        return self.bases[self.table[i][0]].owner
-
-    def view(self, i: int) -> Buffer:
-        base, offset, nbytes = self.table[i]
-        buffer = self.bases[base]
-        assert buffer is not None
-        return buffer.view(nbytes, dtypes.uint8, offset).ensure_allocated() if offset else buffer
-
-
-class Kernel:
-    """One launch."""
-
-    def __init__(self, device: str, program: UOp, operands: list[int]):
-        info: ProgramInfo = program.arg
-        self.program, self.info = program, info
-        self.operands = [operands[i] for i in info.globals]
-        self.writes = [operands[i] for i in info.outs]
-        self.runtime = get_runtime(device, program)
-        self.sizes: dict[str, Any] = {"vals": info.vals({})}
-        self.sizes["global_size"], self.sizes["local_size"] = info.launch_dims({})
-        self.launch = cuda.Launch(self.runtime, self.operands, self.sizes) if target(device).driver == "CUDA" else None
-
-    def run(self, operands: Operands) -> None:
-        if self.launch is not None:
-            return self.launch(operands)
-        opaque = operands.opaque
-        self.runtime(*[opaque[i] for i in self.operands], **self.sizes)
-        return None
-
-    def as_call(self, device: str, table: list[tuple[int, int, int]]) -> UOp:
-        """The launch as tinygrad's graphs take it: operands are parameters, and none but those the kernel uses."""
-        program, place = self.program, {slot: i for i, slot in enumerate(self.info.globals)}
-        if list(self.info.globals) != list(range(len(place))):
-            moved = {key: tuple(place[i] for i in getattr(self.info, key)) for key in ("globals", "outs", "ins")}
-            program = program.replace(arg=replace(self.info, **moved))
-        return program.call(*[UOp.param(i, dtypes.uint8, (table[i][2],), device) for i in self.operands])
-
-
-class Copy:
-    """A constant that tinygrad keeps on the host."""
-
-    def __init__(self, destination: int, source: bytes):
-        self.destination, self.source = destination, memoryview(bytearray(source))
-        self.writes = [destination]
-
-    def run(self, operands: Operands) -> None:
-        copy_in(operands.device, operands.opaque[self.destination], self.source)
-
-
-class Numbers:
-    """An array of lifted numbers, written when they change."""
-
-    def __init__(self, device: str, count: int, dtype: numpy.dtype):
-        self.buffer = allocate(device, count * dtype.itemsize)
-        self.dtype, self.written = dtype, b""
-
-    def set(self, numbers: Sequence[float]) -> None:
-        values = numpy.array(numbers, self.dtype)
-        data = values.tobytes()
-        if data != self.written:
-            write(self.buffer, values.data.cast("B"))
-            self.written = data
 
 
 def plan_of(schedule: Schedule) -> Plan:
@@ -223,7 +115,7 @@ class RemoteProgram:
         first = self.first = first_numbers(plan)
         self.operands = Operands(device, plan.table)
         self.single_steps = [self._step(step) for step in plan.steps]
-        self.steps = self._batched(self.single_steps)
+        self.steps = self._together(self.single_steps)
         self.marks = self._marks()
         self.overwritten = [number for number in self._last_writers(self.steps) if number < first[OUTPUT]]
 
@@ -232,6 +124,7 @@ class RemoteProgram:
             if number in used:
                 write(buffer := allocate(device, len(constant)), memoryview(bytearray(constant)))
                 self.operands.set(number, buffer)
+        self.kept: Kept | None = None
         self.numbers: list[tuple[slice, Numbers]] = []
         if plan.floats:
             floats = Numbers(device, len(plan.floats), numpy.dtype(f"f{plan.float_bytes}"))
@@ -274,20 +167,43 @@ class RemoteProgram:
             found[k][1].append(number)
         return found
 
-    def _batched(self, steps: list[Step]) -> list[Step]:
-        """Neighbouring kernels together, where the device has graphs."""
+    def _together(self, steps: list[Step]) -> list[Step]:
+        """What the device launches at once, where it has graphs: all up to a number that somebody may wait for."""
+        ends = {
+            k
+            for number, k in self._last_writers(steps).items()
+            if number >= self.first[OUTPUT] and self.output_bytes[number - self.first[OUTPUT]] <= _AWAITED
+        }
+        if target(self.device).library != "cuda" or not any(isinstance(step, LibraryCall) for step in steps):
+            return self._batched(steps, ends)
+        result: list[Step] = []
+        part: list[Step] = []
+
+        def close() -> None:
+            batches = self._batched(part, set())
+            result.extend([Captured(list(part), batches, self.operands.table)] if len(part) >= LEAST_BATCH else batches)
+            part.clear()
+
+        for k, step in enumerate(steps):
+            if isinstance(step, Kernel) or (isinstance(step, LibraryCall) and can_be_captured(step.step.op)):
+                part.append(step)
+                if k in ends:
+                    close()
+            else:
+                close()
+                result.append(step)
+        close()
+        return result
+
+    def _batched(self, steps: list[Step], ends: set[int]) -> list[Step]:
+        """Neighbouring kernels together, where the device has graphs; none reaches beyond `ends`."""
         if Device[self.device].graph is None:
-            return steps
+            return list(steps)
         runner = graph_class(Device[self.device])
         result: list[Step] = []
         batch: list[Kernel] = []
         calls: list[UOp] = []
         size = FIRST_BATCH
-        awaited = {
-            k
-            for number, k in self._last_writers(steps).items()
-            if number >= self.first[OUTPUT] and self.output_bytes[number - self.first[OUTPUT]] <= _AWAITED
-        }
 
         def close() -> None:
             if len(batch) >= LEAST_BATCH:
@@ -306,7 +222,7 @@ class RemoteProgram:
                     if len(batch) == size:
                         close()
                         size *= 2
-                    elif k in awaited:
+                    elif k in ends:
                         close()
                     continue
             close()
@@ -314,11 +230,19 @@ class RemoteProgram:
         close()
         return result
 
+    def _new_outputs(self) -> list[Buffer]:
+        if self.kept is None and any(isinstance(step, Captured) and step.wanders for step in self.steps):
+            if sum(self.output_bytes) <= most_kept():
+                self.kept = Kept(self.device, self.output_bytes)
+        if self.kept is not None:
+            return self.kept.take()
+        return [allocate(self.device, nbytes) for nbytes in self.output_bytes]
+
     def run(self, inputs: list[Buffer], numbers: list[float]) -> list[Buffer]:
         activate(self.device)
         self.started = False
         operands, first = self.operands, self.first
-        outputs = [allocate(self.device, nbytes) for nbytes in self.output_bytes]
+        outputs = self._new_outputs()
         if len(self.temporaries) == 1:
             operands.set_block(first[ARENA], ARENAS.of(self.device, self.temporaries[0]))
         else:

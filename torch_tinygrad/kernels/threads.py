@@ -9,6 +9,7 @@ from tinygrad import Tensor
 from tinygrad.uop.ops import AxisType, Ops, UOp
 
 from torch_tinygrad.target import target
+from torch_tinygrad.trace.decisions import decide
 
 # Where the device has many threads, they come in groups of this many, and at most so many share one row.
 LANES = 32
@@ -73,7 +74,7 @@ def stored(x: Tensor) -> Tensor:
 def before_sum(x: Tensor) -> Tensor:
     """What is dear to compute, on its way into a sum: where kernels are loops, those of sums are not vectorised, and it
     is computed in a loop of its own."""
-    return x if in_parallel(x) or x.numel() < SMALL else stored(x)
+    return x if in_parallel(x) or decide("fuse into a sum", x.numel() < SMALL) else stored(x)
 
 
 def is_stored(x: Tensor) -> bool:

@@ -147,7 +147,9 @@ def floor(x: Tensor) -> Tensor:
 
 
 def nearest(x: Tensor) -> Tensor:
-    """The nearest integer as a float, halves to even, where it has few digits."""
+    """The nearest integer as a float, where it has few digits; either of two that are equally near."""
+    if target().regroups:
+        return (x + (x < 0).where(-0.5, 0.5)).trunc()
     magic = 1.5 * 2.0 ** (23 if x.dtype == dtypes.float32 else 52)
     return (x + magic) - magic
 
