@@ -10,13 +10,23 @@ from collections import deque
 from multiprocessing.pool import Pool
 
 from tinygrad import Device
-from tinygrad.codegen import to_program, to_program_cache, to_program_context, to_program_key
+from tinygrad.codegen import (
+    do_estimates,
+    do_linearize,
+    do_render,
+    full_rewrite_to_sink,
+    to_program,
+    to_program_cache,
+    to_program_context,
+    to_program_key,
+)
 from tinygrad.engine import worker
 from tinygrad.engine.realize import compile_linear
 from tinygrad.helpers import BEAM, PARALLEL, Context, getenv, to_tuple
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import Ops, ProgramInfo, UOp
 
-from . import fixes, loop_choice
+from . import cut_loops, fixes, loop_choice
 
 # Starting processes costs as much as this many kernels.
 WORTH_A_POOL = 8
@@ -29,12 +39,13 @@ _pool: Pool | None = None
 
 def _start_worker() -> None:
     worker._init_worker()
-    _prepare()
+    prepare()
 
 
-def _prepare() -> None:
+def prepare() -> None:
     fixes.apply()
     loop_choice.apply()
+    cut_loops.apply()
 
 
 def _compile(task):
@@ -88,9 +99,19 @@ def _searched(calls: list[UOp], beam: int) -> list[UOp]:
     return found
 
 
+def rendered(ast: UOp, renderer: Renderer) -> UOp:
+    """A kernel's expression as a program with source code, but none for the machine."""
+    sink = full_rewrite_to_sink(ast, renderer, optimize=ast.tag is None)
+    program = UOp(Ops.PROGRAM, src=(sink,), arg=ProgramInfo.from_sink(sink, renderer.target))
+    program = do_linearize(renderer, program, sink)
+    counted = do_estimates(program, *program.src)
+    program = program if counted is None else counted
+    return do_render(renderer, program, program.src[1])
+
+
 def compiled(calls: list[UOp]) -> list[UOp]:
     """The calls with machine code in the place of their kernels' expressions."""
-    _prepare()
+    prepare()
     beam = getenv("JITBEAM", BEAM.value)
     if beam:
         return _searched(calls, beam)

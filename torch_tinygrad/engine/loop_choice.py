@@ -15,17 +15,40 @@ from tinygrad.codegen.opt import KernelOptError, Opt, OptOps, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
 
+from torch_tinygrad.trace.decisions import Diverged, decide, is_one_of_many, most_cuts, note, wants_plain_loops
+
 # Elements that are worth a thread (AdamW on tensors of 100,000: 0.3 of eager's time, on one thread 0.5), and elements
 # that a line of the cache holds.
 _ELEMENTS_A_THREAD = 16 << 10
 _LINE = 16
+# Elements of a sum that is written out where no vector of results fits (nine taps of 28 x 28: 0.98 ms instead of 3.1).
+_WRITTEN_OUT = 32
 # On devices with groups of threads: elements a thread, and threads a group.
 _VECTOR, _GROUP = 4, 256
+# For sums across rows there: columns side by side, and the most threads that share the rows of one.
+_COLUMNS, _SHARES = 32, 16
+# And for sums along rows: how many are many, and the threads that each has then.
+_MANY, _FEW = 2048, 64
 
 _plain = heuristic.hand_coded_optimizations
 
 
 def optimized(kernel: Scheduler) -> Scheduler:
+    """Where sizes vary, the loops of all kernels of a family are cut as the first one's are."""
+    note("elements", prod(kernel.full_shape))
+    if not is_one_of_many():
+        return _chosen(kernel)
+    first = kernel.copy()
+    cuts = decide("loops", tuple((_shared_out(first) if wants_plain_loops() else _chosen(first)).applied_opts))
+    for cut in cuts[: most_cuts()]:
+        try:
+            kernel.apply_opt(cut)
+        except KernelOptError as error:
+            raise Diverged(f"loops that cannot be cut alike: {error}") from None
+    return kernel
+
+
+def _chosen(kernel: Scheduler) -> Scheduler:
     if kernel.ren.has_local:
         return kernel if kernel.ren.shared_max and _in_groups(kernel) else _plain(kernel)
     outputs = kernel.ranges_of(AxisType.WEAK)
@@ -36,39 +59,77 @@ def optimized(kernel: Scheduler) -> Scheduler:
         moving = [r for r, access in contiguous.items() if all(o in access.src[1].get_idx().ranges for o in outputs)]
         if _reuses_operands(kernel) or not moving or not all(r in outputs for r in moving):
             return _plain(kernel)
-        _widen(kernel, moving[0])
+        elements = prod(kernel.full_shape[axis] for axis in kernel.axes_of(AxisType.REDUCE))
+        if not _widen(kernel, moving[0]) and resolve(elements <= _WRITTEN_OUT, False):
+            _unroll(kernel)
     elif len(contiguous) == 2:
         targets = _stored_to(kernel)
         stored = {r for r, access in contiguous.items() if access in targets}
         for r in contiguous.keys() - stored if stored else ():
             _widen(kernel, r)
-    _share_out(kernel)
-    return kernel
+    return _shared_out(kernel)
 
 
 def _in_groups(kernel: Scheduler) -> bool:
     """On devices whose threads work in groups: whole groups for what is computed element by element, each thread on a
-    vector, and a group for each sum along rows, side by side in memory. Everything else is left to tinygrad."""
-    sums = kernel.ranges_of(AxisType.REDUCE)
-    accesses = kernel.bufs
+    vector, a group for each sum along rows, side by side in memory, and one for neighbouring sums across rows. Where
+    that does not divide, and for all else, tinygrad chooses."""
     if kernel.reduceop is None:
-        targets = _stored_to(kernel)
-        accesses = sorted(accesses, key=lambda access: access not in targets)
-    elif len(sums) != 1 or len(kernel.reduceops) != 1 or _reuses_operands(kernel):
+        return _elements(kernel)
+    sums = kernel.ranges_of(AxisType.REDUCE)
+    if len(sums) != 1 or len(kernel.reduceops) != 1 or _reuses_operands(kernel) or sums[0].src[0].op is not Ops.CONST:
         return False
-    indices = [access.src[1].get_idx() for access in accesses]
-    r = sums[0] if sums else _contiguous_range(indices[0])
+    indices = [access.src[1].get_idx() for access in kernel.bufs]
+    side_by_side = {_contiguous_range(index) for index in indices if sums[0] in index.ranges}
+    if len(side_by_side) != 1 or (r := side_by_side.pop()) is None:
+        return False
+    return _along_rows(kernel, r) if r is sums[0] else _across_rows(kernel, sums[0], r)
+
+
+def _elements(kernel: Scheduler) -> bool:
+    targets = _stored_to(kernel)
+    indices = [access.src[1].get_idx() for access in sorted(kernel.bufs, key=lambda access: access not in targets)]
+    r = _contiguous_range(indices[0])
     if r is None or r not in kernel.rngs or kernel.full_shape[axis := kernel.rngs.index(r)] % (_VECTOR * _GROUP):
         return False
     if any(r in index.ranges and _contiguous_range(index) is not r for index in indices):
         return False
-    if sums:
-        kernel.apply_opt(Opt(OptOps.UNROLL, 0, _VECTOR))
-        kernel.apply_opt(Opt(OptOps.GROUP, 0, _GROUP))
-    else:
-        kernel.apply_opt(Opt(OptOps.UPCAST, axis, _VECTOR))
-        kernel.apply_opt(Opt(OptOps.LOCAL, axis, _GROUP))
+    kernel.apply_opt(Opt(OptOps.UPCAST, axis, _VECTOR))
+    kernel.apply_opt(Opt(OptOps.LOCAL, axis, _GROUP))
     return True
+
+
+def _along_rows(kernel: Scheduler, r: UOp) -> bool:
+    """Neighbouring threads read neighbouring vectors; tinygrad gives each a stretch of the row. Adding up what the
+    threads have takes as long as there are threads, so that many short rows get fewer."""
+    length = r.vmax + 1
+    vector = _VECTOR if length % _VECTOR == 0 else 1
+    is_long = length % (_VECTOR * _GROUP) == 0 or prod(kernel.full_shape) // length < _MANY
+    threads = _largest_divisor(length // vector, _GROUP if is_long else _FEW)
+    if threads < _COLUMNS:
+        return False
+    if vector > 1:
+        kernel.apply_opt(Opt(OptOps.UNROLL, 0, vector))
+    kernel.apply_opt(Opt(OptOps.GROUP, 0, threads))
+    return True
+
+
+def _across_rows(kernel: Scheduler, r: UOp, column: UOp) -> bool:
+    """As of an image with channels last: tinygrad gives a result to a thread, four to sixteen even, and most of the
+    device sleeps (batch norm's sums of 32 x 56 x 56 x 256: 512 threads). Here a group has neighbouring columns, so that
+    it reads whole lines of memory, and its threads share their rows."""
+    threads = (kernel.ren.local_max or (0,))[0]  # of a group; more than 1,024 where tinygrad does not know
+    most = _SHARES if _COLUMNS * _SHARES <= threads <= 1024 else _GROUP // _COLUMNS
+    shares = _largest_divisor(r.vmax + 1, most)
+    if column not in kernel.rngs or kernel.full_shape[axis := kernel.rngs.index(column)] % _COLUMNS or shares < 4:
+        return False
+    kernel.apply_opt(Opt(OptOps.LOCAL, axis, _COLUMNS))
+    kernel.apply_opt(Opt(OptOps.GROUPTOP, 0, shares))
+    return True
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return next(n for n in range(min(most, number), 0, -1) if number % n == 0)
 
 
 def _contiguous_range(index: UOp) -> UOp | None:
@@ -89,25 +150,35 @@ def _reuses_operands(kernel: Scheduler) -> bool:
     return not any(all(r in ranges for r in loops) for ranges in used)
 
 
-def _widen(kernel: Scheduler, r: UOp) -> None:
+def _widen(kernel: Scheduler, r: UOp) -> bool:
     axis = kernel.rngs.index(r)
-    if axis in kernel.upcastable_dims and kernel.full_shape[axis] % _LINE == 0:
+    can = axis in kernel.upcastable_dims and kernel.full_shape[axis] % _LINE == 0
+    if can:
         kernel.apply_opt(Opt(OptOps.UPCAST, axis, _LINE))
+    return can
 
 
-def _share_out(kernel: Scheduler) -> None:
+def _unroll(kernel: Scheduler) -> None:
+    """Writes out the sum: what is left is a plain loop over its results."""
+    while kernel.unrollable_dims:
+        kernel.apply_opt(Opt(OptOps.UNROLL, 0, 0))
+
+
+def _shared_out(kernel: Scheduler) -> Scheduler:
     """Threads for the outermost loop that divides."""
     most = kernel.ren.global_max[0] if kernel.ren.has_threads and kernel.ren.global_max else 1
+    elements = prod(kernel.full_shape)
     for threads in range(most, 1, -1):
-        if resolve(prod(kernel.full_shape) < threads * _ELEMENTS_A_THREAD):
+        if resolve(elements < threads * _ELEMENTS_A_THREAD):
             continue
         for axis in kernel.axes_of(AxisType.WEAK):
             if kernel.full_shape[axis] % threads == 0:
                 try:
                     kernel.apply_opt(Opt(OptOps.THREAD, axis, threads))
-                    return
+                    return kernel
                 except KernelOptError:
                     break
+    return kernel
 
 
 def apply() -> None:

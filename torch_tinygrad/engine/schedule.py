@@ -7,6 +7,7 @@ their old elements one by one. Every such write makes a new version of the buffe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tinygrad.helpers import Context
@@ -25,6 +26,9 @@ from .merge import merged
 from .order import Call, dependencies, in_order, with_accesses
 from .overwrite import replaceable, with_one_name
 
+# What makes kernels of calls' expressions.
+Compiled = Callable[[list[UOp]], list[UOp]]
+
 
 @dataclass
 class Schedule:
@@ -38,7 +42,7 @@ class Schedule:
     calls: list[Call] = field(default_factory=list)
 
 
-def schedule(graph: Graph) -> Schedule:
+def schedule(graph: Graph, compiled: Compiled = compiled) -> Schedule:
     result = Schedule(graph)
     kept = {number: flat for number, flat in enumerate(graph.flats) if flat.storage.live and flat.written}
     for flat in kept.values():  # before any buffer is a storage's: it may become part of another
@@ -53,7 +57,7 @@ def schedule(graph: Graph) -> Schedule:
             names = flat.versions.names
             result.inputs |= dict.fromkeys(names, number)
             result.older |= {name: names[:i] for i, name in enumerate(names) if i}
-    result.calls = _calls(result)
+    result.calls = _calls(result, compiled)
     return result
 
 
@@ -97,7 +101,7 @@ def _fits(flat: Flat) -> bool:
     return buffer is not None and buffer.dtype == flat.value.dtype and buffer.shape == flat.value.uop.shape
 
 
-def _calls(result: Schedule) -> list[Call]:
+def _calls(result: Schedule, compiled: Compiled) -> list[Call]:
     """The compiled kernels and other steps that carry out the stores."""
     if not result.stores:
         return []

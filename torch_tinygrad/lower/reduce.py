@@ -8,9 +8,11 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
+from torch_tinygrad.kernels.threads import stored
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import widen
 from torch_tinygrad.lower.registry import lowers
+from torch_tinygrad.trace.decisions import decide, is_one_of_many
 
 aten = torch.ops.aten
 
@@ -44,12 +46,26 @@ def from_zero(x: Tensor) -> Tensor:
 
 
 def added(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    if is_one_of_many() and dtypes.is_float(x.dtype):
+        return _added_at_any_size(x, axes, keepdim)
     count = x.numel()
     if dtypes.is_float(x.dtype) and len(axes) == x.ndim and count in NESTED_SUM:
         inner = next(k for k in range(math.isqrt(count), 0, -1) if count % k == 0)
         nested = x.reshape(count // inner, inner).sum(1, dtype=x.dtype).sum(0, dtype=x.dtype)
         return nested.reshape((1,) * x.ndim) if keepdim else nested
     return x.sum(axes, keepdim=keepdim, dtype=x.dtype)
+
+
+def _added_at_any_size(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    """Where sizes vary there is nothing to nest by: long sums are added up in double precision instead, in two kernels
+    if they are very long."""
+    is_whole, is_long = len(axes) == x.ndim, decide("long sum", count_of(x, axes) >= NESTED_SUM.stop)
+    if not is_whole and not is_long:
+        return x.sum(axes, keepdim=keepdim, dtype=x.dtype)
+    wide = x.cast(dtypes.float64)
+    if is_whole and is_long and x.ndim > 1:
+        wide = stored(wide.sum(-1, keepdim=True))
+    return wide.sum(axes, keepdim=keepdim).cast(x.dtype)
 
 
 @lowers(aten.sum.default)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import torch
 from tinygrad import Tensor
 
+from torch_tinygrad.trace.decisions import decide
+
 from ..kernels.threads import SMALL, stored
 from ..values.blocks import SideBySide
 from . import elementary as e
@@ -26,7 +28,7 @@ def gates(count: int, contribution: Tensor, bias: Tensor | None) -> list[Tensor]
 
 def aside(state: Tensor) -> Tensor:
     """What the next step reads, stored: it would compute the steps before it again. Kernels of one step are merged."""
-    return stored(state) if state.numel() >= SMALL else state
+    return stored(state) if decide("store", state.numel() >= SMALL) else state
 
 
 @lowers(aten._thnn_fused_lstm_cell.default)

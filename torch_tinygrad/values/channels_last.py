@@ -14,6 +14,7 @@ from math import prod
 
 import torch
 
+from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Node, Region
 
@@ -61,7 +62,8 @@ def activations_of(node: Node) -> tuple[int, ...]:
         return ()
     others = [node.outs[0]] if len(regions) == 1 else []
     moved = sum(r.numel for r in (*regions, *others))
-    return found.activations if moved >= KERNEL * prod(node.args[found.weight].size[:2]) else ()
+    is_worth_it = decide("channels last", moved >= KERNEL * prod(node.args[found.weight].size[:2]))
+    return found.activations if is_worth_it else ()
 
 
 def weight_of(node: Node) -> int:
@@ -72,4 +74,4 @@ def weight_of(node: Node) -> int:
 def is_small_part(region: Region, node: Node) -> bool:
     """Whether copying this activation costs little beside the convolution's others."""
     others = [r for r in (*node.args[:2], node.outs[0]) if isinstance(r, Region)]
-    return 4 * region.numel <= max(r.numel for r in others)
+    return decide("small activation", 4 * region.numel <= max(r.numel for r in others))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tinygrad import Tensor
 from tinygrad.uop.ops import Ops, UOp
 
+from torch_tinygrad.trace.decisions import decide
+
 from ..kernels.threads import SMALL
 
 _SLOW = {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY}
@@ -28,7 +30,7 @@ class Costs:
 
     def is_stored_now(self, value: Tensor, is_shared: bool) -> bool:
         """Whether to store it before anybody reads it: `is_shared` says that several kernels would compute it."""
-        return is_shared and value.numel() >= SMALL and self.of(value.uop) >= _WORTH
+        return is_shared and self.of(value.uop) >= _WORTH and decide("store", value.numel() >= SMALL)
 
 
 def _is_stored(u: UOp) -> bool:

@@ -11,6 +11,7 @@ from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.target import target
 from torch_tinygrad.trace.batch import Loop, Slot
+from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decomposition
 from torch_tinygrad.trace.forms import is_random, schema_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
@@ -223,7 +224,7 @@ class _Builder:
                 continue
             dtype = Meta(out.size, out.dtype).tiny
             if isinstance(result, SideBySide):
-                together = self.graph.space.has_views and out.numel >= SMALL
+                together = self.graph.space.has_views and decide("side by side", out.numel >= SMALL)
                 result = self.graph.space.side_by_side(result.cast(dtype)) if together else result.cat()
             if out.dtype.is_complex:
                 result = as_complex(result, dtype)

@@ -16,6 +16,7 @@ from tinygrad.dtype import DType
 from tinygrad.uop.ops import UOp
 
 from torch_tinygrad.trace import geometry
+from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.nodes import Region, Storage
 
 from ..kernels.threads import SMALL, is_stored, writing_in_place
@@ -158,7 +159,7 @@ class Flat:
             return None
         value = self.typed(TO_TINY[region.dtype])
         if not is_stored(value):
-            if value is not self.value or 2 * region.numel < value.shape[0]:
+            if value is not self.value or decide("minor part", 2 * region.numel < value.shape[0]):
                 return None
             if self._buffers():
                 return self._copy((value.shape, value.dtype), lambda: held(value, self.device)), 0
@@ -232,7 +233,7 @@ class Flat:
         if value is None or value.dtype != TO_TINY[region.dtype] or region.moves >= 0:
             return None
         if (low, high) not in self.parts:
-            is_part = SMALL <= high - low < value.shape[0] and high - low == region.numel
+            is_part = high - low < value.shape[0] and high - low == region.numel and decide("part", high - low >= SMALL)
             is_aligned = low * value.dtype.itemsize % ALIGNMENT == 0
             state = self.space.made_aside(value.uop) if self.space.has_views and is_part and is_aligned else None
             if state is None:
@@ -396,7 +397,7 @@ class Flat:
         """Whether to store the patches now, for what reads the buffer: composing would copy or recompute far more."""
         patches = self.in_place_patches() if self.in_place else []
         changed = sum(1 if p.update is not None else p.region.numel for p in patches)
-        return 0 < changed * SMALL_PART <= self.versions.buffer.shape[0]
+        return changed > 0 and decide("small part", changed * SMALL_PART <= self.versions.buffer.shape[0])
 
     def store_patches(self) -> None:
         """Stores the patches into the buffer: a new version of it, which is the value from here on."""
