@@ -2,6 +2,7 @@
 
     python -m tests.fuzz --minutes 60 [--seed 0] [--ways mixed]
     python -m tests.fuzz --loops       loops whose steps read each other's results: compiling grows with their length
+    python -m tests.fuzz --sizes       programs for any size, at one size after another
 
 Programs run in a worker process, in batches, so that a crash or a hang costs one program and is reported like any
 other difference. Exits with 1 when something was found.
@@ -43,9 +44,17 @@ def work(first: int, count: int, steps: int) -> None:
             print(json.dumps(found), flush=True)
 
 
-def work_on_loops(first: int, count: int) -> None:
-    """The same for random loops. A loop that grows too fast is a difference too."""
-    from tests.loops import check, random_lines
+def work_on(kind: str, first: int, count: int) -> None:
+    """The same for random loops, of which one that grows too fast is a difference too, or programs for any size."""
+    if kind == "loops":
+        from tests.random_loops import check, random_lines
+    else:
+        from tests import random_sizes
+
+        random_lines = random_sizes.random_lines
+
+        def check(lines: list[str]) -> None:
+            random_sizes.check(lines, first)
 
     for seed in range(first, first + count):
         print(json.dumps({"began": seed}), flush=True)
@@ -57,20 +66,20 @@ def work_on_loops(first: int, count: int) -> None:
             print(json.dumps({"seed": seed, "steps": len(lines), "shortened": lines, "error": str(error)}), flush=True)
 
 
-def program_of(seed: int, steps: int, loops: bool) -> list[str]:
+def program_of(seed: int, steps: int, kind: str) -> list[str]:
     """The lines of a seed, without the device: the grammar looks at the CPU alone."""
     code = f"from tests.grammar import random_program; print('\\n'.join(random_program({seed}, {steps}).lines))"
-    if loops:
-        code = f"from tests.loops import random_lines; print('\\n'.join(random_lines({seed})))"
+    if kind:
+        code = f"from tests.random_{kind} import random_lines; print('\\n'.join(random_lines({seed})))"
     environment = {**os.environ, "TORCH_TINY_TEST_DEVICE": "cpu"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
-def run_batch(first: int, count: int, steps: int, loops: bool, deadline: float):
+def run_batch(first: int, count: int, steps: int, kind: str, deadline: float):
     """Yields the worker's messages; a crash or a hang becomes a message of its own."""
     command = [sys.executable, "-m", "tests.fuzz", "--worker", str(first), str(count), "--steps", str(steps)]
-    command += ["--ways", os.environ["TORCH_TINY_COMPILE"]] + ["--loops"] * loops
+    command += ["--ways", os.environ["TORCH_TINY_COMPILE"]] + [f"--{kind}"] * bool(kind)
     worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     messages: queue.Queue[str | None] = queue.Queue()
 
@@ -114,11 +123,14 @@ def main() -> int:
         "--ways", choices=("always", "never", "mixed"), default="mixed", help="flushes compile, run directly, or draw"
     )
     parser.add_argument("--loops", action="store_true", help="random loops instead, always compiled")
+    parser.add_argument("--sizes", action="store_true", help="programs for any size instead, always compiled")
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    os.environ["TORCH_TINY_COMPILE"] = "always" if options.loops else options.ways
-    if options.worker and options.loops:
-        work_on_loops(*options.worker)
+    kind = "loops" if options.loops else "sizes" if options.sizes else ""
+    os.environ["TORCH_TINY_COMPILE"] = "always" if kind else options.ways
+    os.environ["TORCH_TINY_SIZES"] = "1" if kind == "sizes" else "0"
+    if options.worker and kind:
+        work_on(kind, *options.worker)
         return 0
     if options.worker:
         work(*options.worker, options.steps)
@@ -129,7 +141,7 @@ def main() -> int:
     print(f"programs from seed {seed} for {options.minutes:g} minutes", flush=True)
     while time.monotonic() < deadline:
         following = seed + BATCH
-        for message in run_batch(seed, BATCH, options.steps, options.loops, deadline):
+        for message in run_batch(seed, BATCH, options.steps, kind, deadline):
             if "steps" in message:
                 programs, steps = programs + 1, steps + message["steps"]
             if "shortened" in message:
@@ -139,7 +151,7 @@ def main() -> int:
                 found += 1
                 show(
                     f"crash {found}, seed {message['seed']}",
-                    program_of(message["seed"], options.steps, options.loops),
+                    program_of(message["seed"], options.steps, kind),
                     message["crash"],
                 )
                 following = message["seed"] + 1

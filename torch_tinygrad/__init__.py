@@ -21,10 +21,26 @@ def load() -> None:
     global _loaded
     if _loaded:
         return
+    _check_torch()
     _loaded = True
     from . import backend
 
     backend.load()
+
+
+def _check_torch() -> None:
+    """PyTorch's C++ interface is that of a minor version: with another, the runtime that was built cannot be loaded."""
+    from pathlib import Path
+
+    import torch
+
+    note = Path(__file__).with_name("built_for.txt")
+    built_for = note.read_text() if note.exists() else ""
+    if built_for and torch.__version__.split(".")[:2] != built_for.split("."):
+        raise ImportError(
+            f"torch-tinygrad was built for torch {built_for}, and this is torch {torch.__version__}: install it again, "
+            "with pip's --no-build-isolation to build it for this one"
+        )
 
 
 def _autoload() -> None:
@@ -35,5 +51,11 @@ def _autoload() -> None:
     import torch
 
     asked = os.environ.get("DEV") or os.environ.get("TORCH_TINY_AUTOLOAD") == "1"
-    if asked or not torch.cuda.is_available():
+    if not asked and torch.cuda.is_available():
+        return
+    try:
         load()
+    except ImportError as error:
+        import warnings
+
+        warnings.warn(f"there is no device 'tiny': {error}", stacklevel=2)

@@ -53,6 +53,7 @@ def prepare() -> None:
         "op_traits": ops.op_traits,
         "warn_fallback": ops.warn_fallback,
         "compile": _later("compile", "compile_trace"),
+        "compile_sizes": _later("sizes", "compile_sizes"),
         "request": requests.request,
         "load": _later("remote", "load"),
         "new_buffer": _later("devices", "new_buffer"),

@@ -93,6 +93,7 @@ __all__ = [
     "stats",
     "stream",
     "synchronize",
+    "vary_sizes",
     "wait_for_compiles",
 ]
 
@@ -175,7 +176,8 @@ def stats() -> dict[str, Any]:
     """Counts since the start or the last `reset_stats`: `nodes` recorded, `flushes`, of which `compiles` ran a program
     for the first time, `loads` found theirs on disk, `replays` ran one known already and `direct` ran node by node
     through ATen; `kernels` run, `bytes_moved` (the engine's estimate), `fallbacks`: how often each operator ran on the
-    CPU for want of a lowering, `compiling`: programs being compiled now, and `not_compiled`: why traces stay direct."""
+    CPU for want of a lowering, `compiling`: programs being compiled now, `not_compiled`: why traces stay direct, and
+    `not_variable`: why sizes that vary have no one program."""
     return _C.stats()
 
 
@@ -211,6 +213,11 @@ class compile_mode(contextlib.ContextDecorator):
 
     def _recreate_cm(self) -> compile_mode:
         return compile_mode(COMPILE_MODES[self.mode])
+
+
+def vary_sizes(vary: bool) -> bool:
+    """Whether traces that differ in sizes alone share a program (`TORCH_TINY_SIZES`); gives what held before."""
+    return _C.set_sizes_vary(vary)
 
 
 def wait_for_compiles(timeout: float | None = None) -> bool:

@@ -21,6 +21,7 @@
 #include "recorder.h"
 #include "service.h"
 #include "sharing.h"
+#include "sizes.h"
 #include "storage.h"
 #include "types.h"
 #include "up.h"
@@ -59,6 +60,7 @@ py::dict stats_dict() {
   d["direct"] = s.direct;
   d["compiling"] = requests_pending();
   d["not_compiled"] = s.not_compiled;
+  d["not_variable"] = s.not_variable;
   d["kernels"] = s.kernels;
   d["bytes_moved"] = s.bytes_moved;
   d["fallbacks"] = s.fallbacks;
@@ -111,6 +113,57 @@ void add_aten(HostProgram& program, const std::string& name, const std::string& 
   program.add_aten(name, overload, std::move(values), std::move(inputs), std::move(outs), packs);
 }
 
+std::vector<int64_t> integers_of(HostProgram& program) {
+  std::vector<int64_t> values;
+  program.each_integer([&](int64_t& value) { values.push_back(value); });
+  return values;
+}
+
+// Where in the list of a program's integers its table of sizes begins.
+int64_t first_size_of(HostProgram& program) {
+  int64_t count = 0, found = 0;
+  program.each_integer([&](int64_t& value) {
+    if (&value == program.sizes.data()) found = count;
+    count++;
+  });
+  return found;
+}
+
+// The program without what follows from sizes.
+py::object skeleton_of(const HostProgram& program) {
+  HostProgram bare = program;
+  bare.each_integer([](int64_t& value) { value = 0; });
+  bare.arena = bare.bytes_moved = 0;
+  const auto bytes = bare.to_bytes();
+  return bytes ? py::object(py::bytes(*bytes)) : py::none();
+}
+
+using PlainPolynomial = std::pair<std::vector<std::pair<int64_t, std::array<uint8_t, 4>>>, int64_t>;
+using PlainForms = std::vector<std::pair<uint32_t, PlainPolynomial>>;
+
+Polynomial polynomial_from(const PlainPolynomial& plain) {
+  Polynomial p;
+  for (const auto& [factor, powers] : plain.first) p.terms.push_back({factor, powers});
+  p.divisor = plain.second;
+  return p;
+}
+
+std::shared_ptr<SizedProgram> sized_program(
+    std::shared_ptr<HostProgram> program, std::vector<int64_t> constants, std::vector<uint32_t> free,
+    const std::vector<std::tuple<uint32_t, int64_t, int64_t>>& variables, const PlainForms& integers, const PlainForms& filled,
+    const std::vector<std::tuple<uint32_t, double, std::vector<std::pair<PlainPolynomial, double>>>>& fractions) {
+  auto sized = std::make_shared<SizedProgram>();
+  sized->program = std::move(program), sized->constants = std::move(constants), sized->free = std::move(free);
+  for (const auto& [position, low, high] : variables) sized->variables.push_back({position, low, high});
+  for (const auto& [position, form] : integers) sized->integers.push_back({position, polynomial_from(form)});
+  for (const auto& [position, form] : filled) sized->filled.push_back({position, polynomial_from(form)});
+  for (const auto& [position, factor, powers] : fractions) {
+    sized->fractions.push_back({position, factor, {}});
+    for (const auto& [form, power] : powers) sized->fractions.back().powers.emplace_back(polynomial_from(form), power);
+  }
+  return sized;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&record>()); }
@@ -139,6 +192,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("clear_programs", &clear_programs);
   m.def("compile_mode", [] { return static_cast<int>(compile_mode()); });
   m.def("set_compile_mode", [](int mode) { set_compile_mode(static_cast<Mode>(mode)); });
+  m.def("set_sizes_vary", [](bool vary) { return std::exchange(sizes_vary(), vary); });
   m.def("program_ready", [](const py::bytes& name, const py::bytes& bytes) { program_ready(name, bytes); });
   m.def("program_failed", [](const py::bytes& name, const std::string& reason, bool passing) { program_failed(name, reason, passing); });
   m.def("set_disk_cache", &set_disk_cache);
@@ -196,6 +250,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("floats", &HostProgram::floats)
       .def_readwrite("ints", &HostProgram::ints)
       .def_readwrite("arena", &HostProgram::arena)
+      .def_readwrite("sizes", &HostProgram::sizes)
+      .def_readwrite("temporaries", &HostProgram::temporaries)
+      .def_readwrite("moved", &HostProgram::moved)
+      .def("integers", &integers_of)
+      .def("first_size", &first_size_of)
+      .def("skeleton", &skeleton_of)
       .def_readwrite("lifted", &HostProgram::lifted)
       .def_readwrite("kernels", &HostProgram::kernels)
       .def_readwrite("bytes_moved", &HostProgram::bytes_moved)
@@ -203,8 +263,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("description", &HostProgram::description)
       .def("add_kernel",
            [](HostProgram& p, const py::bytes& image, Imports imports, const py::list& args, std::vector<int64_t> values, int threads,
-              int core,
-              bool beside) { p.add_kernel(image, std::move(imports), slots_from(args), std::move(values), threads, core, beside); })
+              int core, bool beside, int64_t elements) {
+             p.add_kernel(image, std::move(imports), slots_from(args), std::move(values), threads, core, beside, elements);
+           })
       .def("add_constant", [](HostProgram& p, const py::bytes& bytes) { return p.add_constant(bytes); })
       .def("add_aten", &add_aten)
       .def("load", &HostProgram::load_images)
@@ -214,6 +275,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
              return bytes ? py::object(py::bytes(*bytes)) : py::none();
            })
       .def_static("from_bytes", [](const py::bytes& bytes) { return HostProgram::read_from(std::string_view(bytes)); });
+  py::class_<SizedProgram, std::shared_ptr<SizedProgram>>(m, "SizedProgram")
+      .def(py::init(&sized_program))
+      .def("to_bytes", [](const SizedProgram& p) -> py::object {
+        const auto bytes = p.to_bytes();
+        return bytes ? py::object(py::bytes(*bytes)) : py::none();
+      });
 }
 
 }  // namespace tiny

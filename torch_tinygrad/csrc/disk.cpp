@@ -8,12 +8,13 @@
 
 #include "cache_folder.h"
 #include "images.h"
+#include "plain_data.h"
 #include "python.h"
 
 namespace tiny {
 namespace {
 
-const std::string kMagic = std::string(kProgramBegins) + "3\n";
+const std::string kMagic = std::string(kProgramBegins) + "4\n";
 const std::string kNote = std::string(kProgramBegins) + "has a note:\n";
 constexpr size_t kSavesBetweenChecks = 64;
 
@@ -31,73 +32,7 @@ Cache& cache() {
 struct Unwritable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-struct Damaged : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 // ---- plain data ------------------------------------------------------------------------------------------------
-
-class Writer {
- public:
-  std::string bytes;
-
-  template <class T>
-  void number(T value) {
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
-  }
-  void text(std::string_view value) {
-    number<uint64_t>(value.size());
-    bytes.append(value);
-  }
-  template <class T>
-  void numbers(const std::vector<T>& values) {
-    number<uint64_t>(values.size());
-    for (const T& value : values) number(value);
-  }
-  template <class T, class F>
-  void list(const T& items, F&& each) {
-    number<uint64_t>(items.size());
-    for (const auto& item : items) each(item);
-  }
-};
-
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
-
-  template <class T>
-  T number() {
-    T value;
-    std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
-  std::string text() { return std::string(take(number<uint64_t>())); }
-  template <class T>
-  std::vector<T> numbers() {
-    const std::string_view data = take(count(sizeof(T)) * sizeof(T));
-    std::vector<T> values(data.size() / sizeof(T));
-    std::memcpy(values.data(), data.data(), data.size());
-    return values;
-  }
-  // A number of items that each take at least `size` bytes.
-  size_t count(size_t size = 1) {
-    const auto n = number<uint64_t>();
-    if (n > rest_.size() / size) throw Damaged("too many items");
-    return n;
-  }
-  void end() const {
-    if (!rest_.empty()) throw Damaged("more than was expected");
-  }
-
- private:
-  std::string_view take(size_t size) {
-    if (size > rest_.size()) throw Damaged("less than was expected");
-    const std::string_view taken = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    return taken;
-  }
-  std::string_view rest_;
-};
 
 enum class Tag : uint8_t { None, Bool, Int, Double, Complex, Text, Cpu, Tensor, Ints, Doubles, Bools, Tensors, OptionalTensors };
 
@@ -199,8 +134,9 @@ Hash checksum(std::string_view bytes) {
 std::optional<std::string> HostProgram::to_bytes() const try {
   Writer w;
   w.list(kernels_, [&](const Kernel& k) {
-    w.text(k.image), w.list(k.imports, [&](const auto& i) { w.text(i.first), w.number(i.second); }), w.numbers(k.args), w.numbers(k.values),
-        w.number<int32_t>(k.threads), w.number<int32_t>(k.core_position), w.number<uint8_t>(k.beside);
+    w.text(*k.image), w.list(k.imports, [&](const auto& i) { w.text(i.first), w.number(i.second); }), w.numbers(k.args),
+        w.numbers(k.values), w.number<int32_t>(k.threads), w.number<int32_t>(k.core_position), w.number<uint8_t>(k.beside),
+        w.number(k.elements);
   });
   w.list(atens_, [&](const Aten& a) {
     w.text(a.op.schema().name()), w.text(a.op.schema().overload_name());
@@ -215,6 +151,7 @@ std::optional<std::string> HostProgram::to_bytes() const try {
   w.list(outputs, [&](const auto& o) { w.number(o.first), w.number(o.second); });
   w.list(adopted, [&](const auto& o) { w.number(o.first), w.number(o.second); });
   w.number(made), w.numbers(floats), w.numbers(ints), w.numbers(lifted);
+  w.numbers(sizes), w.numbers(moved), w.list(temporaries, [&](const auto& t) { w.number(t.first), w.number(t.second); });
   w.number(arena), w.number(kernels), w.number(bytes_moved);
   w.list(fallbacks, [&](const auto& f) { w.text(f.first), w.number(f.second); });
   w.list(description, [&](const std::string& line) { w.text(line); });
@@ -229,13 +166,14 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
   std::vector<Kernel> read;
   for (size_t n = r.count(); n > 0; n--) {
     Kernel k;
-    k.image = r.text();
+    k.image = std::make_shared<const std::string>(r.text());
     for (size_t m = r.count(); m > 0; m--) {
       std::string name = r.text();
       k.imports.emplace_back(std::move(name), r.number<uint64_t>());
     }
     k.args = r.numbers<Slot>(), k.values = r.numbers<int64_t>();
     k.threads = r.number<int32_t>(), k.core_position = r.number<int32_t>(), k.beside = r.number<uint8_t>() != 0;
+    k.elements = r.number<int64_t>();
     read.push_back(std::move(k));
   }
   std::vector<Aten> atens;
@@ -272,6 +210,11 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
   }
   program->made = r.number<uint32_t>();
   program->floats = r.numbers<uint32_t>(), program->ints = r.numbers<uint32_t>(), program->lifted = r.numbers<uint32_t>();
+  program->sizes = r.numbers<int64_t>(), program->moved = r.numbers<int64_t>();
+  for (size_t n = r.count(); n > 0; n--) {
+    const auto block = r.number<uint32_t>();
+    program->temporaries.emplace_back(block, r.number<int64_t>());
+  }
   program->arena = r.number<int64_t>(), program->kernels = r.number<int64_t>(), program->bytes_moved = r.number<int64_t>();
   for (size_t n = r.count(); n > 0; n--) {
     const std::string name = r.text();
@@ -290,31 +233,51 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
 
 void set_disk_cache(const std::string& folder, const std::string& digest, int64_t bound) { cache() = {folder, checksum(digest), bound, 0}; }
 
-std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device) {
-  if (cache().folder.empty() || !is_private(cache().folder)) return nullptr;
+namespace {
+
+// What is kept under a key: what it was made for, and the bytes.
+std::optional<std::pair<Hash, std::string>> load_checked(const Hash& key) {
+  if (cache().folder.empty() || !is_private(cache().folder)) return std::nullopt;
   const auto bytes = file_contents(path_of(key));
-  if (!bytes || bytes->size() < kMagic.size() + sizeof(Head) || bytes->compare(0, kMagic.size(), kMagic) != 0) return nullptr;
+  if (!bytes || bytes->size() < kMagic.size() + sizeof(Head) || bytes->compare(0, kMagic.size(), kMagic) != 0) return std::nullopt;
   Head head;
   std::memcpy(&head, bytes->data() + kMagic.size(), sizeof(Head));
-  const std::string_view payload = std::string_view(*bytes).substr(kMagic.size() + sizeof(Head));
-  if (!(checksum(payload) == head.payload)) return nullptr;
-  const std::shared_ptr<Program> program = program_from_bytes(payload, device);
-  if (program != nullptr) program->constants = head.constants;
+  std::string payload = bytes->substr(kMagic.size() + sizeof(Head));
+  if (!(checksum(payload) == head.payload)) return std::nullopt;
+  return std::make_pair(head.constants, std::move(payload));
+}
+
+void save_checked(const Hash& key, const Hash& constants, std::string_view payload) {
+  if (cache().folder.empty() || !prepare_folder(cache().folder)) return;
+  const Head head{checksum(payload), constants};
+  std::string bytes = kMagic;
+  bytes.append(reinterpret_cast<const char*>(&head), sizeof(Head));
+  bytes.append(payload);
+  put_file(path_of(key), bytes);
+  if (cache().saves++ % kSavesBetweenChecks == 0) make_room(cache().folder, cache().bound);
+}
+
+}  // namespace
+
+std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device) {
+  const auto kept = load_checked(key);
+  if (!kept) return nullptr;
+  const std::shared_ptr<Program> program = program_from_bytes(kept->second, device);
+  if (program != nullptr) program->constants = kept->first;
   return program;
 }
 
 void save_program(const Hash& key, const Program& program) {
   if (cache().folder.empty()) return;
-  if (!prepare_folder(cache().folder)) return;
-  const std::optional<std::string> payload = program.to_bytes();
-  if (!payload) return;
-  const Head head{checksum(*payload), program.constants};
-  std::string bytes = kMagic;
-  bytes.append(reinterpret_cast<const char*>(&head), sizeof(Head));
-  bytes.append(*payload);
-  put_file(path_of(key), bytes);
-  if (cache().saves++ % kSavesBetweenChecks == 0) make_room(cache().folder, cache().bound);
+  if (const std::optional<std::string> payload = program.to_bytes()) save_checked(key, program.constants, *payload);
 }
+
+std::optional<std::string> load_bytes(const Hash& key) {
+  auto kept = load_checked(key);
+  return kept ? std::optional(std::move(kept->second)) : std::nullopt;
+}
+
+void save_bytes(const Hash& key, std::string_view payload) { save_checked(key, Hash(), payload); }
 
 std::optional<std::string> load_note(const Hash& key) {
   if (cache().folder.empty() || !is_private(cache().folder)) return std::nullopt;

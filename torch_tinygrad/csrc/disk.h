@@ -19,6 +19,10 @@ std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device);
 // Keeps a program, if it can be written down: arguments of unusual types cannot.
 void save_program(const Hash& key, const Program& program);
 
+// The same for bytes of any kind.
+std::optional<std::string> load_bytes(const Hash& key);
+void save_bytes(const Hash& key, std::string_view payload);
+
 // A text in the place of a program: why none could be made, or what else is worth keeping.
 std::optional<std::string> load_note(const Hash& key);
 void save_note(const Hash& key, const std::string& text);

@@ -21,6 +21,7 @@
 #include "recorder.h"
 #include "service.h"
 #include "sharing.h"
+#include "sizes.h"
 
 namespace tiny {
 namespace {
@@ -30,6 +31,11 @@ double milliseconds(Clock::duration d) { return std::chrono::duration<double, st
 
 // Requests of a family that may fail before it is not asked for again.
 constexpr uint32_t kMaxRefusals = 3;
+
+// Nodes of a trace that is compiled for many sizes, which takes several times as long; and how often one structure is
+// asked for, as new sizes lie outside of what is there or do not follow from each other as they did.
+constexpr size_t kMostNodes = 4096;
+constexpr uint32_t kMaxAsked = 4;
 
 enum class Way : uint8_t { Replay, Compile, Load, Direct };
 constexpr const char* kWays[] = {"hit", "miss", "loaded", "direct"};
@@ -51,6 +57,7 @@ class Search {
   Entry* run() {
     if (Entry* entry = family_.find(inputs)) return entry;
     if (Entry* entry = from_service()) return entry;
+    if (Entry* entry = of_many_sizes()) return entry;
     widen();
     name_ = name_of(key_, family_.varying, inputs);
     if (Entry* entry = from_disk()) return entry;
@@ -93,6 +100,83 @@ class Search {
     Entry* entry = family_.find(inputs);  // its numbers may have changed since
     if (entry != nullptr) way = Way::Compile;
     return entry;
+  }
+
+  // A program for many sizes, this trace's among them. Two traces of one structure are enough to ask for it.
+  Entry* of_many_sizes() {
+    if (!sizes_vary() || !is_host(trace_.device) || trace_.nodes.size() > kMostNodes) return nullptr;
+    Integers integers = Integers::of(trace_);
+    SizeFamily& sizes = size_family_of(integers.structure);
+    take_up_sizes(sizes, integers.structure);
+    if (Entry* entry = resized(sizes, integers)) return entry;
+    const Hash structure = integers.structure;
+    const bool has_others = note_sizes(sizes, std::move(integers));
+    if (!has_others || sizes.request || sizes.asked == kMaxAsked) return nullptr;
+    sizes.asked++;
+    std::vector<bool> varying = family_.varying.numbers;
+    const Hash name = sized_name(structure, sizes.asked);
+    if (mode_ != Mode::Always && mode_ != Mode::Mixed && ask_for_program(name, trace_, varying, {}, sizes.seen)) {
+      sizes.request = name;
+      return nullptr;
+    }
+    try {
+      add_sized(sizes, compile_sizes(trace_, varying, sizes.seen), structure);
+    } catch (const CompileFailed& failure) {
+      if (failure.interrupt) throw;
+      forget_python_error();
+      note_not_variable(failure.message);
+      return nullptr;
+    }
+    way = Way::Compile;
+    return resized(sizes, Integers::of(trace_));
+  }
+
+  // What another process has compiled meanwhile, or another program has left on disk.
+  void take_up_sizes(SizeFamily& sizes, const Hash& structure) {
+    if (!sizes.looked_on_disk) {
+      sizes.looked_on_disk = true;
+      if (const auto bytes = load_bytes(sized_name(structure, 0)))
+        if (auto program = SizedProgram::read_from(*bytes)) sizes.programs.push_back(std::move(program)), way = Way::Load;
+    }
+    if (!sizes.request) return;
+    const std::optional<Reply> reply = take_reply(*sizes.request);
+    if (!reply) return;
+    sizes.request.reset();
+    auto program = reply->failure.empty() ? SizedProgram::read_from(reply->program) : nullptr;
+    if (program == nullptr) return note_not_variable(reply->failure.empty() ? "its bytes are damaged" : reply->failure);
+    add_sized(sizes, std::move(program), structure);
+    way = Way::Compile;
+  }
+
+  static void add_sized(SizeFamily& sizes, std::shared_ptr<SizedProgram> program, const Hash& structure) {
+    if (debug_level() >= 1) std::fprintf(stderr, "tiny: one program for sizes of %s\n", program->describe().c_str());
+    if (const auto bytes = program->to_bytes()) save_bytes(sized_name(structure, 0), *bytes);
+    add_program_for(sizes, std::move(program));
+  }
+
+  // The program for this trace's sizes, filled in and kept as its own.
+  Entry* resized(SizeFamily& sizes, const Integers& integers) {
+    for (auto it = sizes.programs.rbegin(); it != sizes.programs.rend(); ++it) {
+      const auto variables = (*it)->match(integers.values);
+      if (!variables) continue;
+      const std::shared_ptr<HostProgram> program = (*it)->at(*variables);
+      const Varying varying{family_.varying.numbers, {}};
+      note_constants(*program, inputs, varying);
+      return &add_program(family_, program, inputs, varying);
+    }
+    way = Way::Replay;
+    return nullptr;
+  }
+
+  static Hash sized_name(Hash structure, uint64_t number) {
+    structure.add("sizes");
+    structure.add(number);
+    return structure;
+  }
+
+  static void note_not_variable(const std::string& reason) {
+    stats().not_variable[reason.substr(0, reason.find('\n'))]++;
+    if (debug_level() >= 1) std::fprintf(stderr, "tiny: no one program for these sizes: %s\n", reason.c_str());
   }
 
   Entry* from_disk() {

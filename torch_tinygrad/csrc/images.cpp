@@ -36,21 +36,21 @@ uint64_t address_of(const std::string& symbol) {
 
 void HostProgram::load_images() {
   size_t total = 0;
-  for (const Kernel& kernel : kernels_) total += rounded(kernel.image.size());
+  for (const Kernel& kernel : kernels_) total += rounded(kernel.image->size());
   if (total == 0) return;
   void* memory = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TORCH_CHECK(memory != MAP_FAILED, "tiny: no memory for ", total, " bytes of machine code");
   code_ = std::shared_ptr<void>(memory, [total](void* p) { munmap(p, total); });
   char* next = static_cast<char*>(memory);
   for (Kernel& kernel : kernels_) {
-    std::memcpy(next, kernel.image.data(), kernel.image.size());
+    std::memcpy(next, kernel.image->data(), kernel.image->size());
     for (const auto& [symbol, place] : kernel.imports) {
       const uint64_t address = address_of(symbol);
-      TORCH_CHECK(place + sizeof(address) <= kernel.image.size(), "tiny: an address of ", symbol, " outside of the machine code");
+      TORCH_CHECK(place + sizeof(address) <= kernel.image->size(), "tiny: an address of ", symbol, " outside of the machine code");
       std::memcpy(next + place, &address, sizeof(address));
     }
     kernel.address = reinterpret_cast<uint64_t>(next);
-    next += rounded(kernel.image.size());
+    next += rounded(kernel.image->size());
   }
   mprotect(memory, total, PROT_READ | PROT_EXEC);
   __builtin___clear_cache(static_cast<char*>(memory), next);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "flush.h"
@@ -29,6 +30,7 @@ struct Addresses {
   std::vector<int64_t> ints;
   std::vector<std::shared_ptr<Buffer>> made;
   std::vector<Buffer*> buffers;  // of the inputs
+  const std::vector<int64_t>* sizes = nullptr;
 
   char* operator[](const Slot& slot) const {
     switch (slot.kind) {
@@ -44,6 +46,8 @@ struct Addresses {
         return const_cast<char*>(reinterpret_cast<const char*>(ints.data())) + slot.offset;
       case Slot::Kind::Constant:
         return constants[slot.index] + slot.offset;
+      case Slot::Kind::Sizes:
+        return const_cast<char*>(reinterpret_cast<const char*>(sizes->data())) + slot.offset;
       case Slot::Kind::Made:
         return static_cast<char*>(made[slot.index]->host) + slot.offset;
       default:
@@ -89,10 +93,35 @@ void put(std::vector<c10::IValue>& arguments, const std::vector<int>& path, cons
 }  // namespace
 
 void HostProgram::add_kernel(std::string image, Imports imports, std::vector<Slot> args, std::vector<int64_t> values, int threads,
-                             int core_position, bool beside) {
+                             int core_position, bool beside, int64_t elements) {
   TORCH_CHECK(args.size() + values.size() <= 64, "tiny: a kernel of ", args.size() + values.size(), " arguments");
   steps_.push_back({true, static_cast<uint32_t>(kernels_.size()), {}});
-  kernels_.push_back({0, std::move(image), std::move(imports), std::move(args), std::move(values), threads, core_position, beside});
+  kernels_.push_back({0, std::make_shared<const std::string>(std::move(image)), std::move(imports), std::move(args), std::move(values),
+                      threads, core_position, beside, elements});
+}
+
+void HostProgram::settle() {
+  // As `ALIGNMENT` in values/blocks.py, and `_ELEMENTS_A_THREAD` in engine/loop_choice.py.
+  constexpr int64_t kAlignment = 64, kElementsAThread = 16 << 10;
+  std::vector<int64_t> begins;
+  for (const auto& [block, nbytes] : temporaries) {
+    if (block >= begins.size()) begins.resize(block + 1, 0);
+    begins[block] = std::max(begins[block], (nbytes + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  arena = 0;
+  for (int64_t& begin : begins) begin = std::exchange(arena, arena + begin);
+  bytes_moved = std::accumulate(moved.begin(), moved.end(), int64_t{0});
+  auto place = [&](Slot& slot) {
+    if (slot.kind == Slot::Kind::Arena) slot.offset += begins[slot.index];
+  };
+  for (Kernel& kernel : kernels_) {
+    for (Slot& slot : kernel.args) place(slot);
+    kernel.is_small = kernel.elements < kernel.threads * kElementsAThread;
+  }
+  for (Aten& aten : atens_) {
+    for (auto& [path, tensor] : aten.tensors) place(tensor.slot);
+    for (SlotTensor& result : aten.results) place(result.slot);
+  }
 }
 
 void HostProgram::release_after(std::vector<uint32_t> made) { steps_.back().releases = std::move(made); }
@@ -137,10 +166,11 @@ void HostProgram::run_kernels(size_t begin, size_t end, const Addresses& address
   for (size_t step = begin; step < end; step++) {
     const int threads = std::max(1, kernels_[steps_[step].index].threads);
     pieces += threads;
-    is_large |= threads > 1;
+    is_large |= threads > 1 && !kernels_[steps_[step].index].is_small;
   }
   if (!is_large) {
-    for (size_t step = begin; step < end; step++) run(kernels_[steps_[step].index], 0);
+    for (size_t step = begin; step < end; step++)
+      for (int core = 0; core < std::max(1, kernels_[steps_[step].index].threads); core++) run(kernels_[steps_[step].index], core);
     return;
   }
   std::atomic<int64_t> next{0};
@@ -218,6 +248,7 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
   for (uint32_t p : ints) addresses.ints.push_back(numbers[p].i);
 
   addresses.made.resize(made);
+  addresses.sizes = &sizes;
 
   started = true;
   for (uint32_t i : written) addresses.buffers[i]->derived.reset();

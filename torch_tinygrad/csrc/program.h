@@ -34,9 +34,9 @@ struct Program {
 
 // Where a step finds an operand.
 struct Slot {
-  enum class Kind : uint32_t { Input, Output, Arena, Floats, Ints, Constant, Nowhere, Made };
+  enum class Kind : uint32_t { Input, Output, Arena, Floats, Ints, Constant, Nowhere, Made, Sizes };
   Kind kind;
-  uint32_t index;  // of the input, output, constant or made tensor
+  uint32_t index;  // of the input, output, constant, made tensor or block of the arena
   int64_t offset;  // in bytes
 };
 
@@ -65,12 +65,20 @@ class HostProgram final : public Program {
   std::vector<std::pair<uint32_t, uint32_t>> adopted;  // storages that get a tensor which ATen made: number, its index
   uint32_t made = 0;                                   // tensors that ATen's steps make
   int64_t arena = 0;                                   // bytes of temporaries
+  // Where this is a program of many sizes:
+  std::vector<int64_t> sizes;                             // the table that kernels take sizes from
+  std::vector<std::pair<uint32_t, int64_t>> temporaries;  // block of the arena, bytes
+  std::vector<int64_t> moved;                             // bytes, by step
 
   // `image` is machine code that works at any address. A kernel that is `beside` may run at the same time as those directly
   // before it.
   void add_kernel(std::string image, Imports imports, std::vector<Slot> args, std::vector<int64_t> values, int threads, int core_position,
-                  bool beside);
+                  bool beside, int64_t elements = 0);
   void load_images();  // gives all kernels their addresses; to be called before the first run
+  // Calls `visit(int64_t&)` with all that follows from sizes: places, sizes, strides, bytes, integer arguments.
+  template <class Visit>
+  void each_integer(Visit&& visit);
+  void settle();  // after they were filled in: gives temporaries their places
   uint32_t add_constant(std::string bytes);
   void release_after(std::vector<uint32_t> made);  // lets go of made tensors after the step added last
   void add_aten(const std::string& name, const std::string& overload, std::vector<c10::IValue> arguments,
@@ -79,12 +87,14 @@ class HostProgram final : public Program {
  private:
   struct Kernel {
     uint64_t address = 0;
-    std::string image;
+    std::shared_ptr<const std::string> image;
     Imports imports;
     std::vector<Slot> args;
     std::vector<int64_t> values;
     int threads = 1, core_position = -1;
     bool beside = false;
+    int64_t elements = 0;   // where this program is one of many sizes: what its threads share
+    bool is_small = false;  // too little for more than one thread
   };
   struct Aten {
     c10::OperatorHandle op;
@@ -110,5 +120,37 @@ class HostProgram final : public Program {
   std::vector<std::string> constants_;
   std::shared_ptr<void> code_;
 };
+
+template <class Visit>
+void HostProgram::each_integer(Visit&& visit) {
+  auto visit_tensor = [&](SlotTensor& tensor) {
+    visit(tensor.slot.offset);
+    for (int64_t& size : tensor.sizes) visit(size);
+    for (int64_t& stride : tensor.strides) visit(stride);
+  };
+  for (Kernel& kernel : kernels_) {
+    for (Slot& slot : kernel.args) visit(slot.offset);
+    visit(kernel.elements);
+  }
+  for (Aten& aten : atens_) {
+    for (c10::IValue& value : aten.arguments) {
+      if (value.isInt()) {
+        int64_t number = value.toInt();
+        visit(number);
+        value = number;
+      } else if (value.isIntList()) {
+        std::vector<int64_t> numbers = value.toIntVector();
+        for (int64_t& number : numbers) visit(number);
+        value = std::move(numbers);
+      }
+    }
+    for (auto& [path, tensor] : aten.tensors) visit_tensor(tensor);
+    for (SlotTensor& result : aten.results) visit_tensor(result);
+  }
+  for (auto& [storage, nbytes] : outputs) visit(nbytes);
+  for (int64_t& size : sizes) visit(size);
+  for (auto& [block, nbytes] : temporaries) visit(nbytes);
+  for (int64_t& bytes : moved) visit(bytes);
+}
 
 }  // namespace tiny

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "recorder.h"
+#include "sizes.h"
 
 namespace tiny {
 namespace {
@@ -192,6 +193,7 @@ void clear_programs() {
   DeviceLock lock;
   families.clear();
   programs = seen_bytes = 0;
+  clear_size_families();
 }
 
 }  // namespace tiny

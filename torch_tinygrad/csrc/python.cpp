@@ -15,6 +15,7 @@
 #include "kernels_only.h"
 #include "memory_stats.h"
 #include "recorder.h"
+#include "sizes.h"
 #include "up.h"
 
 namespace py = pybind11;
@@ -24,8 +25,8 @@ namespace {
 
 // The Python side, set once at import. Never destroyed: the interpreter may be gone by then.
 struct Up {
-  py::object op_traits, warn_fallback, compile, request, load, new_buffer, wrap, begin_direct, upload, download, synchronize, empty_cache,
-      memory_info, Region, Number, Storage, Trace;
+  py::object op_traits, warn_fallback, compile, compile_sizes, request, load, new_buffer, wrap, begin_direct, upload, download, synchronize,
+      empty_cache, memory_info, Region, Number, Storage, Trace;
   bool host;
   std::optional<c10::DeviceType> library;
 };
@@ -194,6 +195,24 @@ class ObjectProgram final : public Program {
 
 PyObject *failed_type, *failed_value, *failed_traceback;
 
+// What a compile gives; its failure, with the error kept for `PythonError`.
+template <class F>
+py::object compiled_by(const F& f) {
+  try {
+    return f();
+  } catch (py::error_already_set& error) {
+    CompileFailed failure;
+    failure.message = py::str(error.value()).cast<std::string>();
+    failure.interrupt = !PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception);
+    failure.passing =
+        failure.interrupt || error.matches(PyExc_MemoryError) || error.matches(PyExc_OSError) || py::hasattr(error.value(), "returncode");
+    if (py::hasattr(error.value(), "tiny_node")) failure.node = error.value().attr("tiny_node").cast<int64_t>();
+    error.restore();
+    PyErr_Fetch(&failed_type, &failed_value, &failed_traceback);
+    throw failure;
+  }
+}
+
 }  // namespace
 
 void set_prepare(py::object function) { prepare = new py::object(std::move(function)); }
@@ -213,6 +232,7 @@ void set_up(const py::dict& hooks, bool host, const std::string& library) {
   up = new Up{hooks["op_traits"],
               hooks["warn_fallback"],
               hooks["compile"],
+              hooks["compile_sizes"],
               hooks["request"],
               hooks["load"],
               hooks["new_buffer"],
@@ -262,32 +282,32 @@ void warn_fallback(const std::string& name) {
   the_up().warn_fallback(name);
 }
 
-bool request(const std::string& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group) {
+bool request(const std::string& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group,
+             const std::vector<std::vector<int64_t>>& seen) {
   py::gil_scoped_acquire gil;
   const py::object answer =
-      the_up().request(py::bytes(name), TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device));
+      the_up().request(py::bytes(name), TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device), seen);
   return answer.cast<bool>();
 }
 
 std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group) {
   py::gil_scoped_acquire gil;
   release_objects();
-  py::object result;
-  try {
-    result = the_up().compile(TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device));
-  } catch (py::error_already_set& error) {
-    CompileFailed failure;
-    failure.message = py::str(error.value()).cast<std::string>();
-    failure.interrupt = !PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception);
-    failure.passing =
-        failure.interrupt || error.matches(PyExc_MemoryError) || error.matches(PyExc_OSError) || py::hasattr(error.value(), "returncode");
-    if (py::hasattr(error.value(), "tiny_node")) failure.node = error.value().attr("tiny_node").cast<int64_t>();
-    error.restore();
-    PyErr_Fetch(&failed_type, &failed_value, &failed_traceback);
-    throw failure;
-  }
+  const py::object result = compiled_by(
+      [&] { return the_up().compile(TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device)); });
   if (py::isinstance<HostProgram>(result)) return result.cast<std::shared_ptr<HostProgram>>();
   return std::make_shared<ObjectProgram>(result);
+}
+
+std::shared_ptr<SizedProgram> compile_sizes(const Trace& trace, const std::vector<bool>& varying,
+                                            const std::vector<std::vector<int64_t>>& seen) {
+  py::gil_scoped_acquire gil;
+  auto program =
+      compiled_by([&] {
+        return the_up().compile_sizes(TraceExport(trace, {}).make(), seen, positions_of(varying), static_cast<int>(trace.device));
+      }).cast<std::shared_ptr<SizedProgram>>();
+  program->program->load_images();
+  return program;
 }
 
 std::shared_ptr<Program> program_from_bytes(std::string_view bytes, c10::DeviceIndex device) {
@@ -308,6 +328,11 @@ PythonError::PythonError() : type_(failed_type), value_(failed_value), traceback
 void PythonError::rethrow() const {
   failed_type = type_, failed_value = value_, failed_traceback = traceback_;
   throw_python_error();
+}
+
+void forget_python_error() {
+  py::gil_scoped_acquire gil;
+  for (PyObject** object : {&failed_type, &failed_value, &failed_traceback}) Py_CLEAR(*object);
 }
 
 void throw_python_error() {

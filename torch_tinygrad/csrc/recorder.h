@@ -28,6 +28,7 @@ struct Stats {
   int64_t nodes = 0, flushes = 0, compiles = 0, replays = 0, loads = 0, direct = 0, kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
   std::map<std::string, int64_t> not_compiled;  // reason → traces
+  std::map<std::string, int64_t> not_variable;  // traces that have no one program for many sizes, by reason
 };
 Stats& stats();
 

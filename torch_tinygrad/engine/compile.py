@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch_tinygrad.target import target
 from torch_tinygrad.trace.addends import without_addends
@@ -15,10 +17,10 @@ from torch_tinygrad.trace.reroll import reroll
 from torch_tinygrad.values.graph import NodeError, build, can_lift
 from torch_tinygrad.values.sequence import can_sequence
 
-from . import contractions, host, remote
+from . import contractions, host, kernels, remembered, remote
 from .devices import device_name
 from .order import Cycle
-from .schedule import Schedule, schedule
+from .schedule import Compiled, Schedule, schedule
 
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
@@ -31,7 +33,7 @@ def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True
     return build(trace, varying, device, contractions.prefers_aten, in_place)
 
 
-def scheduled(raw: Trace, varying: set[int], device: str) -> Schedule:
+def scheduled(raw: Trace, varying: set[int], device: str, compiled: Compiled = kernels.compiled) -> Schedule:
     def graph(**options):
         try:
             return tiny_graph(raw, varying, device, **options)
@@ -42,19 +44,30 @@ def scheduled(raw: Trace, varying: set[int], device: str) -> Schedule:
             return tiny_graph(raw, varying, device, simplify=False, **options)
 
     try:
-        return schedule(graph())
+        return schedule(graph(), compiled)
     except Cycle:
-        return schedule(graph(in_place=False))
+        return schedule(graph(in_place=False), compiled)
 
 
 def compile_trace(raw: Trace, varying: list[int], device_index: int):
     """The program of a trace. A node that cannot be lowered raises NodeError with the number of the recorded node."""
+    with uncollected():
+        device = device_name(device_index)
+        if not target(device).shares_host_memory:
+            return remote.assemble(scheduled(raw, set(varying), device))
+        program = host.assemble(scheduled(raw, set(varying), device))
+        program.load()
+        return program
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Compiling makes millions of objects that live as long as it does: the collector would look at all of them."""
     enabled = gc.isenabled()
     gc.disable()
     try:
-        device = device_name(device_index)
-        engine = host if target(device).shares_host_memory else remote
-        return engine.assemble(scheduled(raw, set(varying), device))
+        yield
     finally:
+        remembered.trim()
         if enabled:
             gc.enable()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
+from typing import NamedTuple
 
 import torch
 from tinygrad.engine.realize import estimate_uop, get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
+from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.forms import overload_of
 from torch_tinygrad.trace.geometry import covers
 from torch_tinygrad.values.steps import AtenStep, Operand
@@ -17,18 +20,33 @@ from . import explain
 from .aten import WRITES_DIRECTLY, nbytes, out_form
 from .images import image_of
 from .independence import Independence
-from .layout import INPUT, NOWHERE, Place, lay_out
+from .layout import INPUT, NOWHERE, SIZES, Place, lay_out
 from .order import bytes_of
 from .schedule import Schedule
 
 
-def assemble(schedule: Schedule) -> _C.HostProgram:
-    """Compiles the kernels and lays everything out."""
+class Code(NamedTuple):
+    """A kernel's machine code. One that `takes_sizes` has the table of sizes as its last pointer; its threads share
+    `elements` then."""
+
+    image: bytes
+    imports: list[tuple[str, int]]
+    takes_sizes: bool = False
+    elements: int = 0
+
+
+def code_of(call: UOp) -> Code:
+    return Code(*image_of(call.src[0].to_elf().lib))
+
+
+def assemble(schedule: Schedule, code_of: Callable[[UOp], Code] = code_of) -> _C.HostProgram:
+    """Lays everything out and puts the kernels' code where it belongs."""
     graph = schedule.graph
     program = _C.HostProgram()
     made = made_by_steps(schedule)
     layout = lay_out(schedule, made=made)
     program.made, program.adopted, program.arena = len(made), layout.adopted, sum(layout.temporaries)
+    program.temporaries = layout.blocks
 
     for constant in layout.constants:
         program.add_constant(bytes(constant.as_memoryview()))
@@ -36,7 +54,7 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     operators = explain.operators(schedule)
     fallbacks: dict[str, int] = {}
     independence = Independence()
-    moved = 0
+    moved: list[int] = []
     for (call, arguments), names, releases in zip(layout.calls, operators, layout.releases, strict=True):
         kind = call.src[0]
         slots = [a.place for a in arguments]
@@ -44,18 +62,21 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
             info = kind.arg
             used_slots = [slots[i] for i in info.globals]
             threads = int(info.global_size[0]) if info.runtimevars else 1
-            core = len(used_slots) + info.runtimevars["core_id"] if info.runtimevars else -1
             beside = independence.add(info, arguments)
-            image, imports = image_of(kind.to_elf().lib)
-            program.add_kernel(image, imports, used_slots, [0] * len(info.vars), threads, core, beside)
+            code = code_of(call)
+            if code.takes_sizes:
+                used_slots.append(Place(SIZES, 0, 0))
+            core = len(used_slots) + info.runtimevars["core_id"] if info.runtimevars else -1
+            values = [0] * len(info.vars)
+            program.add_kernel(code.image, code.imports, used_slots, values, threads, core, beside, code.elements)
             estimate = estimate_uop(call)
-            moved += int(estimate.mem)
+            moved.append(int(estimate.mem))
             program.kernels += 1
             description.append(f"kernel {info.function_name}, {int(estimate.mem)} bytes: {names}")
         elif kind.op is Ops.CUSTOM_FUNCTION:
             step = graph.step(call)
             nbytes_moved = add_aten(program, step, slots, layout.written)
-            moved += nbytes_moved
+            moved.append(nbytes_moved)
             independence.restart()
             program.kernels += 1
             if step.is_fallback:
@@ -68,8 +89,8 @@ def assemble(schedule: Schedule) -> _C.HostProgram:
     program.outputs = list(zip(layout.outputs, layout.output_bytes, strict=True))
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})
-    program.bytes_moved, program.fallbacks, program.description = moved, fallbacks, description
-    program.load()
+    program.moved, program.bytes_moved = moved, sum(moved)
+    program.fallbacks, program.description = fallbacks, description
     return program
 
 
@@ -96,7 +117,7 @@ def by_onednn(step: AtenStep):
     if name not in ("mm", "bmm") or not _C.onednn_multiplies_faster():
         return None
     a, b = step.inputs
-    is_worth_it = prod(a.shape) * b.shape[-1] >= MANY or prod(b.shape) >= LARGE
+    is_worth_it = decide("oneDNN", prod(a.shape) * b.shape[-1] >= MANY or prod(b.shape) >= LARGE)
     return getattr(torch.ops.tiny, name).out if a.dtype is torch.float32 and is_worth_it else None
 
 

@@ -61,7 +61,9 @@ class Client:
             self._failures[key] = reason
         return reason
 
-    def request(self, key: bytes, trace: Any, varying: list[int], device_index: int) -> None:
+    def request(
+        self, key: bytes, trace: Any, varying: list[int], device_index: int, seen: list[list[int]] | None = None
+    ) -> None:
         if (reason := self.known_failure(key)) is not None:
             self._failed(key, reason)
             return
@@ -75,7 +77,7 @@ class Client:
         with self._changed:
             if key == self._current:
                 return
-            self._waiting[key] = (trace, varying, device_index, settings)
+            self._waiting[key] = (trace, varying, device_index, seen, settings)
             self._waiting.move_to_end(key)
             if len(self._waiting) > MOST_WAITING:
                 dropped, _ = self._waiting.popitem(last=False)

@@ -62,7 +62,7 @@ def _prepare(command: list[str] | None) -> str:
     from tinygrad.helpers import PARALLEL
 
     from torch_tinygrad import cache
-    from torch_tinygrad.engine import clang, compile, devices, kernel_cache  # noqa: F401
+    from torch_tinygrad.engine import clang, compile, devices, kernel_cache, sizes  # noqa: F401
 
     clang.use(command)
     digest = cache.digest(devices.device_name(0))
@@ -78,13 +78,15 @@ def _compiled(message: bytes, bounds: Bounds) -> bytes | Failure:
     import torch
 
     from torch_tinygrad.choice import is_host
-    from torch_tinygrad.engine import clang, compile, devices, plans, remote
+    from torch_tinygrad.engine import clang, compile, devices, plans, remote, sizes
 
     try:
-        trace, varying, device_index, settings = pickle.loads(message)
+        trace, varying, device_index, seen, settings = pickle.loads(message)
         torch.set_default_dtype(settings["default_dtype"])
         clang.use(settings["clang"])
-        if is_host():
+        if seen:
+            data = sizes.compile_sizes(trace, seen, varying, device_index).to_bytes()
+        elif is_host():
             data = compile.compile_trace(trace, varying, device_index).to_bytes()
         else:
             schedule = compile.scheduled(trace, set(varying), devices.device_name(device_index))

@@ -17,6 +17,7 @@ from math import prod
 import torch
 
 from .adding import Nodes, transposed
+from .decisions import decide
 from .geometry import strides_of
 from .nodes import Node, Number, Region, Trace, plain
 from .pointwise import FILL
@@ -72,12 +73,12 @@ class Geometry:
         """Whether it is the product of each place's channels with one matrix, and better that."""
         if prod(self.weight.size[2:]) != 1 or any(self.padding):
             return False
-        return self.places <= (8 if prod(self.stride) > 1 else 4) * max(self.weight.size[:2])
+        return decide("pointwise", self.places <= (8 if prod(self.stride) > 1 else 4) * max(self.weight.size[:2]))
 
     @property
     def has_many_weights(self) -> bool:
         """Whether it is better a product of what each place sees with all weights."""
-        return len(self.x.size) == 4 and 2 * self.places <= self.weight.size[0]
+        return len(self.x.size) == 4 and decide("many weights", 2 * self.places <= self.weight.size[0])
 
     @property
     def looks(self) -> tuple[tuple[int, ...], ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd, prod
 
+from torch_tinygrad.trace.decisions import note_apart
 from torch_tinygrad.trace.nodes import Region
 
 Step = tuple[str, tuple]
@@ -169,9 +170,12 @@ def reachable(target: int, terms: Sequence[Term]) -> bool:
         highs.append(highs[-1] + step * high)
         divisors.append(gcd(divisors[-1], step))
     lows, highs, divisors = lows[::-1], highs[::-1], divisors[::-1]
+    if not lows[0] <= target <= highs[0]:
+        return False
     pending = [(0, target)]
     for _ in range(_SEARCH_BUDGET):
         if not pending:
+            note_apart(target, tuple(terms))
             return False
         level, rest = pending.pop()
         if not lows[level] <= rest <= highs[level] or (rest % divisors[level] if divisors[level] else rest):

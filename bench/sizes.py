@@ -1,0 +1,80 @@
+"""One program for many sizes against a program of each size's own.
+
+The same step at the same size, in processes that take turns: one compiles that size alone, one has seen two others
+before, and one is eager PyTorch's."""
+
+from __future__ import annotations
+
+import statistics
+
+from .part import Table, run, said
+
+STEP = """
+import os, time
+os.environ["TORCH_TINY_COMPILE"] = "always"
+import torch
+from torch import nn
+torch.manual_seed(0)
+device = {device!r}
+if {network!r} == "transformer":
+    layer = nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to(device)
+    def inputs(n):
+        return torch.randn(8, n, 128).to(device)
+else:
+    blocks = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+              nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+              nn.Linear(4096, 10)]
+    model = nn.Sequential(*blocks).to(device)
+    def inputs(n):
+        return torch.randn(n, 3, 32, 32).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+for n in {before}:
+    x = inputs(n)
+    step(x), step(x)
+x = inputs({size})
+for _ in range(5):
+    step(x)
+times = []
+for _ in range({repeats}):
+    begin = time.perf_counter()
+    step(x)
+    times.append(time.perf_counter() - begin)
+times.sort()
+compiles = torch.tiny.stats()["compiles"] if device == "tiny" else 0
+print("TIMES", times[len(times) // 2], compiles)
+"""
+
+# For each network, sizes to compare at and two others.
+NETWORKS = {"transformer": ((31, 48, 64), (40, 57)), "CNN": ((24, 37, 64), (32, 45))}
+
+
+def measure(quick: bool) -> Table:
+    says = "Medians of training steps; the variable program's time over that of the size's own, and over eager's."
+    table = Table(
+        "Programs for many sizes", says, ["network", "size", "eager ms", "own ms", "variable ms", "/ own", "/ eager"]
+    )
+    repeats, rounds = (5, 1) if quick else (40, 3)
+    for network, (sizes, others) in NETWORKS.items():
+        for size in sizes[:1] if quick else sizes:
+            ways = {"eager": ("cpu", []), "own": ("tiny", []), "variable": ("tiny", list(others))}
+            times: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(rounds):
+                for way, (device, before) in ways.items():
+                    text = STEP.format(device=device, network=network, before=before, size=size, repeats=repeats)
+                    times[way].append(1e3 * float(said(text, "TIMES")[0]))
+            eager, own, variable = (statistics.median(times[way]) for way in ways)
+            cells = [f"{t:.2f}" for t in (eager, own, variable, variable / own, variable / eager)]
+            table.add(network, size, *cells)
+            table.figures[f"{network} {size}"] = variable / own
+    return table
+
+
+if __name__ == "__main__":
+    run(measure, __doc__)

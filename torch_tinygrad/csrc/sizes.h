@@ -1,0 +1,93 @@
+// Traces that differ in sizes alone, and the one program for all of them.
+//
+// A trace's integers are its sizes, strides, offsets, bytes, numbers and integer arguments, in a fixed order (`Integers`,
+// trace/integers.py). Where two traces have the same structure, those integers that differ are taken for polynomials in a few
+// variables, and the compiler makes one program for a range of each variable: `SizedProgram`. Whether a trace is one of
+// its traces is decided here by checking every integer; its program is then an ordinary one, with numbers filled in.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program.h"
+
+namespace tiny {
+
+struct Integers {
+  Hash structure;  // of everything else; sizes that are 0 or 1 make another structure
+  Hash sizes;      // without numbers and offsets, for which programs have inputs of their own
+  std::vector<int64_t> values;
+
+  static Integers of(const Trace& trace);
+};
+
+// A sum of products of variables.
+struct Polynomial {
+  struct Term {
+    int64_t factor;
+    std::array<uint8_t, 4> powers;
+  };
+  std::vector<Term> terms;
+  int64_t divisor = 1;
+
+  int64_t at(const std::vector<int64_t>& variables) const;
+};
+
+class SizedProgram {
+ public:
+  struct Variable {
+    uint32_t position;  // of the integer that is this variable
+    int64_t low, high;
+  };
+  struct Form {
+    uint32_t position;
+    Polynomial value;
+  };
+  // An entry of the table of sizes that is a number with a fraction: a factor, times powers of polynomials.
+  struct Fraction {
+    uint32_t position;
+    double factor;
+    std::vector<std::pair<Polynomial, double>> powers;
+  };
+
+  std::vector<int64_t> constants;  // the integers of the trace, where no form is given
+  std::vector<uint32_t> free;      // integers that may be anything: numbers that are inputs of the program
+  std::vector<Variable> variables;
+  std::vector<Form> integers;  // of the trace
+  std::vector<Form> filled;    // of the program, by `HostProgram::each_integer`
+  std::vector<Fraction> fractions;
+  std::shared_ptr<HostProgram> program;
+
+  // The variables of a trace, if it is one of these traces.
+  std::optional<std::vector<int64_t>> match(const std::vector<int64_t>& values) const;
+  std::shared_ptr<HostProgram> at(const std::vector<int64_t>& variables) const;
+  std::string describe() const;
+
+  std::optional<std::string> to_bytes() const;
+  static std::shared_ptr<SizedProgram> read_from(std::string_view bytes);  // none where they are damaged
+};
+
+// Whether there are such programs: TORCH_TINY_SIZES, unless it was set otherwise.
+bool& sizes_vary();
+
+// What is known of the traces of one structure.
+struct SizeFamily {
+  std::vector<Hash> seen_sizes;
+  std::vector<std::vector<int64_t>> seen;               // a few, the newest last
+  std::vector<std::shared_ptr<SizedProgram>> programs;  // the newest last
+  std::optional<Hash> request;                          // what another process is compiling
+  uint32_t asked = 0;                                   // how often a program was asked for
+  bool looked_on_disk = false;
+  uint64_t last_use = 0;
+};
+SizeFamily& size_family_of(const Hash& structure);
+// Whether there are others among those seen before.
+bool note_sizes(SizeFamily& family, Integers integers);
+void add_program_for(SizeFamily& family, std::shared_ptr<SizedProgram> program);
+void clear_size_families();
+
+}  // namespace tiny

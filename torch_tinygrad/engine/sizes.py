@@ -1,0 +1,278 @@
+"""One program for traces that differ in sizes alone.
+
+A family of traces is known by a few members. Which of their integers vary on their own, and how the others follow, is
+guessed from these (trace/relations.py); then the family is compiled at a few points: a usual one, and the corners of a
+range of each variable, so chosen that nothing divides at all of them by chance. Choices by size are made at the first
+point for all (trace/decisions.py). What comes out must be alike: the same steps, kernels whose sources differ in
+numbers alone (sources.py). Each number that differs is a polynomial in the variables, and becomes an entry of a table
+that kernels read, or an integer that the runtime fills in (csrc/sizes.cpp).
+
+What a compiler decides by comparing sums of products of sizes it decides alike everywhere between corners at which it
+decides alike. What it decides by divisors it does not; the one place where a wrong guess would be a wrong value, that
+two regions do not meet, is therefore proved for every size in the range."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+import numpy
+from tinygrad import Device
+from tinygrad.helpers import Context, to_tuple
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import Ops, UOp
+
+from torch_tinygrad import _C
+from torch_tinygrad.trace.decisions import Decisions, Diverged, deciding
+from torch_tinygrad.trace.geometry import reachable
+from torch_tinygrad.trace.integers import integers, kinds, with_integers
+from torch_tinygrad.trace.nodes import Trace
+from torch_tinygrad.trace.polynomials import Polynomial, constant, through
+from torch_tinygrad.trace.relations import Relation, Unrelated, boxes, relate
+from torch_tinygrad.values.graph import NodeError
+
+from . import host
+from .compile import scheduled, uncollected
+from .devices import device_name
+from .images import image_of
+from .kernels import prepare, rendered
+from .schedule import Schedule
+from .sources import Table, Unlike, unified
+
+# Sizes at which a claim about regions is tried out at most: beyond, the family is compiled size by size.
+MOST_TRIED = 200_000
+
+
+class Way(NamedTuple):
+    """How kernels are written. Cuts of loops and vectors in memory may need what not every size divides by."""
+
+    plain_loops: bool = False
+    most_cuts: int = 99
+    vectors: bool = True
+
+
+WAYS = (Way(), Way(vectors=False), Way(most_cuts=1), Way(True, vectors=False), Way(True, 0, vectors=False))
+
+Box = list[tuple[int, int, int]]
+Point = tuple[int, ...]
+
+
+class NotVariable(Exception):
+    """There is no one program for these traces. The text is the reason."""
+
+
+@dataclass
+class Member:
+    """The family at one point."""
+
+    decisions: Decisions
+    schedule: Schedule
+
+
+def compile_sizes(trace: Trace, seen: list[list[int]], varying: list[int], device_index: int) -> _C.SizedProgram:
+    """The program of a trace and all that are like it. `seen` are the integers of some of them, this one's last."""
+    numbers = len(trace.numbers)
+    own, where = integers(trace, numbers), kinds(trace, numbers)
+    if own != seen[-1]:
+        raise NotVariable("the trace's integers are listed in another order than the recorder's")
+    try:
+        relation = relate(seen, where.sizes, where.numbers)
+        tried = boxes(relation, where.sizes)
+    except Unrelated as error:
+        raise NotVariable(str(error)) from None
+    changing = {p - where.numbers.start for p in (*relation.forms, *relation.loose) if p in where.numbers}
+    reason: Exception = NotVariable("no range of sizes to try")
+    for box in tried:
+        try:
+            with uncollected():
+                return _compiled(
+                    trace, own, relation, {*varying, *changing}, box, device_name(device_index), where.numbers
+                )
+        except (NotVariable, Diverged, Unlike, NodeError) as error:  # a node may not suit sizes that never come
+            reason = error
+    raise NotVariable(str(reason)) from reason
+
+
+def _points(box: Box) -> list[Point]:
+    """The usual one, then the corners."""
+    return [tuple(usual for _, usual, _ in box), *itertools.product(*((low, high) for low, _, high in box))]
+
+
+def _compiled(
+    trace: Trace, own: list[int], relation: Relation, varying: set[int], box: Box, device: str, numbers: range
+) -> _C.SizedProgram:
+    points = _points(box)
+    members: list[Member] = []
+    for point in points:
+        values = [relation.forms[p](point) if p in relation.forms else v for p, v in enumerate(own)]
+        first = members[0].decisions if members else None
+        with deciding(Decisions(first)) as decisions, Context(SPLIT_REDUCEOP=0):
+            at_point = with_integers(trace, values, len(numbers))
+            member = Member(decisions, scheduled(at_point, varying, device, compiled=list))
+        members.append(member)
+        steps = [[call.uop.src[0].op for call in m.schedule.calls] for m in (members[0], member)]
+        if steps[0] != steps[1]:
+            raise NotVariable("other sizes take other steps")
+    table = Table()
+    code = _with_code(members, device, table)
+    programs = []
+    for i, (member, own_code) in enumerate(zip(members, code, strict=True)):
+        with deciding(member.decisions):
+            program = host.assemble(member.schedule, own_code.__getitem__)
+        if not member.decisions.is_done():
+            raise NotVariable("other sizes take fewer choices")
+        program.sizes = table.of(i)
+        programs.append(program)
+    _prove_apart(members, points, box)
+    base = programs[0]
+    for program in programs[1:]:
+        program.description = base.description
+    if len({p.skeleton() for p in programs}) != 1:
+        raise NotVariable("other sizes lay a program out otherwise")
+    free = {numbers.start + p for p in base.lifted if p < len(numbers)}
+    if not relation.loose <= free:
+        raise NotVariable("a number changes with nothing, and is no input")
+    fractions = {entry: values for values, entry in table.fractions.items()}
+    columns = list(zip(*(p.integers() for p in programs), strict=True))
+    first_entry, first_estimate = base.first_size(), len(columns) - len(base.moved)
+    known: dict[tuple[int, ...], Polynomial | None] = {}
+    filled: list[tuple[int, tuple]] = []
+    for position, column in enumerate(columns):
+        if len(set(column)) == 1 or position - first_entry in fractions:
+            continue
+        if column not in known:
+            known[column] = through(points, column)
+        form = known[column]
+        if form is None and position >= first_estimate:  # bytes moved, which are estimates of tinygrad's
+            form = through(points[:2], column[:2]) or constant(column[0], len(box))
+        if form is None:
+            raise NotVariable(f"a size that is no polynomial: {', '.join(map(str, column))} at {_text(points)}")
+        filled.append((position, _plain(form)))
+    return _C.SizedProgram(
+        base,
+        own,
+        sorted(free),
+        [(position, low, high) for position, (low, _, high) in zip(relation.variables, box, strict=True)],
+        [(p, _plain(form)) for p, form in sorted(relation.forms.items()) if p not in free],
+        filled,
+        [(entry, *_fraction(values, points, table)) for entry, values in sorted(fractions.items())],
+    )
+
+
+def _plain(form: Polynomial) -> tuple[list[tuple[int, list[int]]], int]:
+    return [(factor, [*powers, *(0,) * (4 - len(powers))]) for factor, powers in form.terms], form.divisor
+
+
+def _text(points: Sequence[Point]) -> str:
+    return ", ".join(" x ".join(map(str, p)) for p in points)
+
+
+# ---- kernels ----
+
+
+def _with_code(members: list[Member], device: str, table: Table) -> list[dict[UOp, host.Code]]:
+    """Gives every member its kernels' programs, and tells the code of each, which is the same for all."""
+    prepare()
+    renderer = Device[to_tuple(device)[0]].renderer
+    known: dict[tuple, list[tuple[UOp, host.Code]]] = {}
+    code: list[dict[UOp, host.Code]] = [{} for _ in members]
+    for i, calls in enumerate(zip(*(m.schedule.calls for m in members), strict=True)):
+        asts = tuple(call.uop.src[0] for call in calls)
+        if asts[0].op is not Ops.SINK:
+            continue
+        if asts not in known:
+            known[asts] = _one_kernel(asts, renderer, table)
+        for member, own, call, (program, kernel) in zip(members, code, calls, known[asts], strict=True):
+            uop = call.uop.replace(src=(program, *call.uop.src[1:]))
+            member.schedule.calls[i] = replace(call, uop=uop)
+            own[uop] = kernel
+    return code
+
+
+def _one_kernel(asts: Sequence[UOp], renderer: Renderer, table: Table) -> list[tuple[UOp, host.Code]]:
+    """For each member, the kernel's program and its code, in the first of the ways that suits all sizes."""
+    for way in WAYS[:-1]:
+        try:
+            return _rendered_alike(asts, renderer, table, way)
+        except (Unlike, Diverged):
+            pass
+    return _rendered_alike(asts, renderer, table, WAYS[-1])
+
+
+def _rendered_alike(asts: Sequence[UOp], renderer: Renderer, table: Table, way: Way) -> list[tuple[UOp, host.Code]]:
+    renderer = copy(renderer)
+    renderer.supports_float4 = renderer.supports_float4 and way.vectors
+    programs, elements, first = [], [], None
+    for ast in asts:
+        with deciding(Decisions(first, way.plain_loops, way.most_cuts)) as decisions, Context(DISABLE_FAST_IDIV=1):
+            programs.append(rendered(ast, renderer))
+        first = first or decisions
+        elements.append(decisions.notes.get("elements", 0))
+    sources, names = [p.src[2].arg for p in programs], [p.arg.function_name for p in programs]
+    source, takes_sizes = unified(sources, names, table)
+    image, imports = image_of(renderer.compiler.compile_cached(source))
+    return [(p, host.Code(image, imports, takes_sizes, n)) for p, n in zip(programs, elements, strict=True)]
+
+
+# ---- proofs ----
+
+
+def _prove_apart(members: list[Member], points: list[Point], box: Box) -> None:
+    """That regions which were found not to meet at the points meet nowhere in the range."""
+    claims = [m.decisions.apart for m in members]
+    if len({len(c) for c in claims}) != 1:
+        raise NotVariable("other sizes compare other regions")
+    ranges = [range(low, high + 1) for low, _, high in box]
+    tried = 0
+    for claim in dict.fromkeys(zip(*claims, strict=True)):
+        if len(set(claim)) == 1:
+            continue
+        flat = [(target, *itertools.chain.from_iterable(terms)) for target, terms in claim]
+        if len({len(f) for f in flat}) != 1:
+            raise NotVariable("other sizes compare other regions")
+        forms = [through(points, column) for column in zip(*flat, strict=True)]
+        tried += prod(map(len, ranges))
+        known = [form for form in forms if form is not None]
+        if len(known) < len(forms) or tried > MOST_TRIED:
+            raise NotVariable("whether regions meet depends on their sizes")
+        for point in itertools.product(*ranges):
+            target, *rest = (form(point) for form in known)
+            if reachable(target, list(zip(rest[::3], rest[1::3], rest[2::3], strict=True))):
+                raise NotVariable("whether regions meet depends on their sizes")
+
+
+# Numbers with fractions that sizes make: (factor, (what is added to a size, to which power), ...).
+FRACTIONS = (
+    (1.0, (0, 1.0)),
+    (1.0, (0, -1.0)),
+    (1.0, (-1, -1.0)),
+    (1.0, (0, 1.0), (-1, -1.0)),
+    (1.0, (-1, 1.0), (0, -1.0)),
+    (1.0, (0, -0.5)),
+    (1.0, (0, 0.5)),
+    (2.0, (0, -1.0)),
+    (-1.0, (0, -1.0)),
+    (0.5, (0, 1.0)),
+)
+
+
+def _fraction(values: tuple[float, ...], points: list[Point], table: Table) -> tuple[float, list[tuple]]:
+    """Numbers with fractions as a factor and powers of polynomials, of sizes that the program has."""
+    whole = [tuple(round(v) for v in values)] if all(v == round(v) for v in values) else []
+    inverse = [tuple(round(1 / v) for v in values)] if all(values) and max(map(abs, values)) < 1 else []
+    for column in (*whole, *inverse, *table.integers):
+        for factor, *powers in FRACTIONS:
+            if any(c + more <= 0 for c in column for more, _ in powers):
+                continue
+            given = [factor * prod(float(c + more) ** power for more, power in powers) for c in column]
+            if any(numpy.float32(g) != numpy.float32(v) for g, v in zip(given, values, strict=True)):
+                continue
+            forms = [(through(points, tuple(c + more for c in column)), power) for more, power in powers]
+            known = [(_plain(form), power) for form, power in forms if form is not None]
+            if len(known) == len(powers):
+                return factor, known
+    raise NotVariable(f"a number that follows from no size: {', '.join(map(str, values))} at {_text(points)}")

@@ -1,0 +1,113 @@
+"""The integers of a recorded trace, as a flat list: sizes, strides and offsets of its regions, numbers, integer
+arguments, bytes of its storages. csrc/sizes.cpp lists them in the same order, and compares traces by them.
+
+A recorded node is (operator, arguments, fresh results, changed arguments), as csrc/python.cpp makes it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from .nodes import Number, Region, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Where in the list which integers stand."""
+
+    sizes: frozenset[int]  # of regions
+    numbers: range
+
+
+def _each(argument: Any, visit: Callable[[Any], Any]) -> Any:
+    """The argument with `visit` applied to what it is made of."""
+    if isinstance(argument, (list, tuple)):
+        return [_each(a, visit) for a in argument]
+    return visit(argument)
+
+
+def _recorded(trace: Trace) -> list[Any]:
+    return cast(list[Any], trace.nodes)
+
+
+def _regions(trace: Trace) -> list[Region]:
+    """Each once, in the order of their first use: an object stands for one region of the recorder's table."""
+    found: dict[int, Region] = {}
+
+    def visit(argument: Any) -> Any:
+        if isinstance(argument, Region):
+            found.setdefault(id(argument), argument)
+        return argument
+
+    for _, args, outs, _ in _recorded(trace):
+        _each(args, visit)
+        _each(outs, visit)
+    return list(found.values())
+
+
+def _bits(number: bool | int | float) -> int:
+    return struct.unpack("<q", struct.pack("<d", number))[0] if isinstance(number, float) else int(number)
+
+
+def _plain_integers(trace: Trace) -> Iterator[int]:
+    """Integers among the arguments that are no numbers of the table."""
+    found: list[int] = []
+
+    def visit(argument: Any) -> Any:
+        if isinstance(argument, int) and not isinstance(argument, bool):
+            found.append(argument)
+        return argument
+
+    for _, args, _, _ in _recorded(trace):
+        _each(args, visit)
+    return iter(found)
+
+
+def integers(trace: Trace, numbers: int) -> list[int]:
+    """Of a trace whose table begins with so many recorded numbers."""
+    values: list[int] = []
+    for region in _regions(trace):
+        values += (*region.size, *region.stride, region.offset)
+    values += [_bits(n) for n in trace.numbers[:numbers]]
+    values += _plain_integers(trace)
+    return values + [s.nbytes for s in trace.storages]
+
+
+def kinds(trace: Trace, numbers: int) -> Kinds:
+    sizes: set[int] = set()
+    position = 0
+    for region in _regions(trace):
+        sizes.update(range(position, position + len(region.size)))
+        position += 2 * len(region.size) + 1
+    return Kinds(frozenset(sizes), range(position, position + numbers))
+
+
+def with_integers(trace: Trace, values: list[int], numbers: int) -> Trace:
+    """The trace with other integers in their places."""
+    rest = iter(values)
+    resized: dict[int, Region] = {}
+    for region in _regions(trace):
+        n = len(region.size)
+        size, stride = (tuple(next(rest) for _ in range(n)) for _ in range(2))
+        resized[id(region)] = replace(region, size=size, stride=stride, offset=next(rest))
+    table = list(trace.numbers)
+    for i in range(numbers):
+        value = next(rest)
+        table[i] = struct.unpack("<d", struct.pack("<q", value))[0] if isinstance(table[i], float) else value
+
+    def visit(argument: Any) -> Any:
+        if isinstance(argument, Region):
+            return resized[id(argument)]
+        if isinstance(argument, Number):
+            return Number(table[argument.position], argument.position)
+        if isinstance(argument, int) and not isinstance(argument, bool):
+            return next(rest)
+        return argument
+
+    nodes = [(op, _each(args, visit), outs, writes) for op, args, outs, writes in _recorded(trace)]
+    nodes = [(op, args, _each(outs, visit), _each(writes, visit)) for op, args, outs, writes in nodes]
+    storages = [replace(s, nbytes=next(rest)) for s in trace.storages]
+    assert next(rest, None) is None, "integers are left over"
+    return Trace(cast(Any, nodes), storages, table)
