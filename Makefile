@@ -6,7 +6,9 @@ PY := $(VENV)/bin/python
 CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
 MINUTES ?= 60
 
-.PHONY: all demo test quick test-devices ecosystem ecosystem-table render lint fuzz faults conformance bench bench-gpu clean help
+VERSIONS ?= 2.11 2.12 2.13 2.14 2.15
+
+.PHONY: all demo test quick test-devices ecosystem ecosystem-table torch-versions wheel render lint fuzz faults conformance gallery bench bench-gpu clean help
 
 all: build
 
@@ -16,10 +18,13 @@ help:
 	@echo "make quick        for whoever edits a lowering: a tenth of it, in about two minutes"
 	@echo "make test-devices the suite on whatever of OpenCL, WebGPU, PYTHON and LLVM is here; DEVICES='CL WEBGPU'"
 	@echo "make ecosystem    other people's libraries on the device, in an environment of their own; ARGS='-k llama'"
+	@echo "make torch-versions   built and smoke-tested with each torch, in environments that go again; VERSIONS='2.14 2.15'"
+	@echo "make wheel        a wheel in dist/, smoke-tested in an environment that has nothing else"
 	@echo "make render       code for AMD, METAL, CUDA and QCOM without the hardware"
-	@echo "make fuzz         random programs on both devices; MINUTES=60"
+	@echo "make fuzz         random programs on both devices; MINUTES=60, ARGS=--sizes for sizes that vary"
 	@echo "make faults       faults injected into random programs, bad and empty calls: a table of what they cost; MINUTES=60"
 	@echo "make conformance  PyTorch's operator database on both devices; ARGS='--op add --dtype float32'"
+	@echo "make gallery      pictures of what the programs in examples/ compute, into docs/gallery/"
 	@echo "make bench        side-by-side benchmarks; ARGS='--only matmul'"
 	@echo "make bench-gpu    the same on a GPU, beside eager CUDA and TinyJit; DEV=CUDA"
 	@echo "make clean        remove what was built"
@@ -53,7 +58,7 @@ test: lint
 	$(PY) -m tests.devices --selection
 
 quick: build
-	$(PY) -m pytest -q -x tests/test_rooms.py tests/test_operators.py tests/test_views.py tests/test_setitem.py tests/test_direct.py $(ARGS)
+	$(PY) -m pytest -q -x tests/project/test_rooms.py tests/operators/test_operators.py tests/aliasing/test_views.py tests/aliasing/test_setitem.py tests/service/test_direct.py $(ARGS)
 
 test-devices: build
 	$(PY) -m tests.devices $(DEVICES) $(if $(ARGS),-- $(ARGS))
@@ -66,7 +71,7 @@ $(ECOSYSTEM)/deps: $(VENV)/deps Makefile
 	$(PY) -c "import sysconfig; print(sysconfig.get_paths()['purelib'])" > $(ECOSYSTEM)/base.txt
 	cp $(ECOSYSTEM)/base.txt `$(ECOSYSTEM)/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])"`/base.pth
 	$(PY) -c "import torch; print('torch==' + torch.__version__.partition('+')[0])" > $(ECOSYSTEM)/constraints.txt
-	$(ECOSYSTEM)/bin/python -m pip install -q -c $(ECOSYSTEM)/constraints.txt transformers accelerate safetensors torchvision timm peft torchmetrics lightning
+	$(ECOSYSTEM)/bin/python -m pip install -q -c $(ECOSYSTEM)/constraints.txt transformers accelerate safetensors torchvision timm peft torchmetrics lightning diffusers kornia torch-geometric
 	cd $(ECOSYSTEM) && bin/python -c "import torchvision" 2>/dev/null || bin/python -m pip uninstall -q -y torchvision
 	touch $@
 
@@ -75,7 +80,14 @@ ecosystem: build $(ECOSYSTEM)/deps
 
 # What PyTorch itself has for accelerators, and other people's libraries: the page that says what works.
 ecosystem-table: build $(ECOSYSTEM)/deps
-	$(ECOSYSTEM)/bin/python -m pytest -p ecosystem.table ecosystem $(foreach t,streams memory compile distributed interchange module_to autocast profiler explain tensor_kinds layouts fused_optimizers pytorch_tools,tests/test_$(t).py) --table docs/ecosystem.md
+	$(ECOSYSTEM)/bin/python -m pytest -p ecosystem.table ecosystem tests/pytorch --table docs/ecosystem.md
+
+# PyTorch's wheels bring several GB of CUDA's libraries, and import without a GPU: an environment at a time, which goes again.
+torch-versions:
+	for version in $(VERSIONS); do $(PYTHON) -m tests.installed --torch $$version --folder $(VENV)/torch-versions || exit 1; done
+
+wheel:
+	$(PYTHON) -m tests.installed --folder $(VENV)/wheel --torch $(TORCH:torch==%=%) --keep dist
 
 fuzz: build
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
@@ -84,9 +96,13 @@ faults: build
 	$(PY) -m tests.faults --minutes $(MINUTES)
 	$(PY) -m tests.empties
 	$(PY) -m tests.bad_calls --minutes $(MINUTES)
+	$(PY) -m tests.bad_calls --minutes $(MINUTES) --large
 
 conformance: build
 	$(PY) -m torch_tinygrad.conformance $(ARGS)
+
+gallery: build
+	$(PY) examples/gallery.py
 
 bench: build
 	$(PY) -m bench $(ARGS)
@@ -95,4 +111,4 @@ bench-gpu: build
 	DEV=$(or $(DEV),CUDA) $(PY) -m bench.gpu $(ARGS)
 
 clean:
-	rm -rf build $(VENV) torch_tinygrad/*.so *.egg-info
+	rm -rf build dist $(VENV) torch_tinygrad/*.so *.egg-info

@@ -1,8 +1,12 @@
-"""`pytest -p ecosystem.table ecosystem --table docs/ecosystem.md` writes what was run and how it went as a page."""
+"""`pytest -p ecosystem.table ecosystem --table docs/ecosystem.md` writes what was run and how it went as a page.
+
+Files that were not run keep what the page says of them: some libraries are built for another torch than the others.
+"""
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,8 +14,8 @@ import torch
 
 INTRODUCTION = """# What works on the device
 
-Made by `make ecosystem-table` from what its tests did, with torch {torch}: a row for each, nothing that no test runs.
-"works" is the same result as on the CPU; "refused" is an error with the message that the test expects.
+Made by `make ecosystem-table` from what its tests did: a row for each, nothing that no test runs. "works" is the same
+result as on the CPU; "refused" is an error with the message that the test expects.
 """
 
 
@@ -30,30 +34,38 @@ COLLECTED: dict[str, dict[str, str]] = defaultdict(dict)
 
 def pytest_sessionfinish(session):
     if target := session.config.getoption("--table"):
-        Path(target).write_text(table())
+        page = Path(target)
+        sections = kept(page.read_text() if page.exists() else "")
+        sections |= {path: section(path, outcomes) for path, outcomes in COLLECTED.items()}
+        page.write_text("\n".join([INTRODUCTION, *(sections[path] for path in sorted(sections))]))
 
 
-def table() -> str:
-    lines = [INTRODUCTION.format(torch=torch.__version__.partition("+")[0])]
-    for path, outcomes in sorted(COLLECTED.items()):
-        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-        lines += [
-            f"## {' '.join((module.__doc__ or path).split())}",
-            "",
-            f"`{path}`",
-            "",
-            "| what | |",
-            "| --- | --- |",
-        ]
-        families: dict[str, dict[str, str]] = defaultdict(dict)
-        for name, outcome in outcomes.items():
-            family, _, case = name.partition("[")
-            families[family][case.rstrip("]")] = outcome
-        for family, cases in families.items():
-            name = " ".join(part.removeprefix("test_") for part in family.split("::")).replace("_", " ")
-            lines.append(f"| {name} | {told(family, cases)}{said(module, family)} |")
-        lines.append("")
-    return "\n".join(lines)
+def kept(page: str) -> dict[str, str]:
+    """The sections of a page by the files they tell of, as long as there are such files."""
+    found = {
+        re.findall(r"^`(\S+)`", part, re.MULTILINE)[0]: f"## {part.rstrip()}\n" for part in page.split("\n## ")[1:]
+    }
+    return {path: text for path, text in found.items() if Path(path).exists()}
+
+
+def section(path: str, outcomes: dict[str, str]) -> str:
+    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    lines = [
+        f"## {' '.join((module.__doc__ or path).split())}",
+        "",
+        f"`{path}`, torch {torch.__version__.partition('+')[0]}",
+        "",
+        "| what | |",
+        "| --- | --- |",
+    ]
+    families: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, outcome in outcomes.items():
+        family, _, case = name.partition("[")
+        families[family][case.rstrip("]")] = outcome
+    for family, cases in families.items():
+        name = " ".join(part.removeprefix("test_") for part in family.split("::")).replace("_", " ")
+        lines.append(f"| {name} | {told(family, cases)}{said(module, family)} |")
+    return "\n".join([*lines, ""])
 
 
 def said(module, family: str) -> str:

@@ -56,8 +56,53 @@ LANGUAGE = {
         },
     ),
     "bart": ("BartForConditionalGeneration", "BartConfig", BART),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**LLAMA, "head_dim": 8}),
+    "qwen2 moe": (
+        "Qwen2MoeForCausalLM",
+        "Qwen2MoeConfig",
+        {
+            **LLAMA,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 16,
+        },
+    ),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**LLAMA, "head_dim": 8, "sliding_window": 4}),
+    "phi3": ("Phi3ForCausalLM", "Phi3Config", LLAMA),
+    "gpt neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**TOKENS, **SMALL, "eos_token_id": None}),
+    "bloom": (
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": 96, "hidden_size": 32, "n_layer": 2, "n_head": 4, "eos_token_id": None},
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        "OPTConfig",
+        {
+            **TOKENS,
+            "hidden_size": 32,
+            "ffn_dim": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "word_embed_proj_dim": 32,
+            "eos_token_id": None,
+        },
+    ),  # fmt: skip
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        "DistilBertConfig",
+        {**TOKENS, "dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4},
+    ),
+    "albert": ("AlbertForMaskedLM", "AlbertConfig", {**TOKENS, **SMALL, "embedding_size": 16}),
+    "deberta v2": (
+        "DebertaV2ForMaskedLM",
+        "DebertaV2Config",
+        {**TOKENS, **SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
+    ),
 }
-GENERATE = ["gpt2", "llama", "mistral", "qwen2", "gemma", "mixtral", "mamba", "t5"]
+GENERATE = ["gpt2", "llama", "mistral", "qwen2", "gemma", "mixtral", "mamba", "t5", "bart"]
+GENERATE += ["qwen3", "qwen2 moe", "gemma2", "phi3", "gpt neox", "bloom", "opt"]
 
 
 def made(name: str) -> torch.nn.Module:
@@ -136,6 +181,17 @@ def test_images_and_sound():
     for program in programs:
         want = program("cpu")
         close(program("tiny"), want)
+    want, got = (
+        whisper.to(device).generate(sound.to(device), max_new_tokens=5, do_sample=False) for device in ("cpu", "tiny")
+    )
+    assert torch.equal(got.cpu(), want)
+    gradients = []
+    for device in ("cpu", "tiny"):
+        network = copy.deepcopy(vit).to(device).train()
+        network(pixels.to(device), labels=torch.tensor([0, 1], device=device)).loss.backward()
+        gradients.append([p.grad for p in network.parameters()])
+    for want, got in zip(*gradients, strict=True):
+        close(got, want)
 
 
 class Rows(torch.utils.data.Dataset):
