@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -159,6 +161,29 @@ def test_keyboard_interrupt_during_a_compile_loses_nothing(monkeypatch):
     want[0] = 3
     assert a.tolist() == want.tolist()
     torch.testing.assert_close(b.cpu(), torch.erfc(want))
+
+
+@torch.tiny.compile_mode("always")
+def test_interrupt_while_a_compile_finalises_an_object_is_not_dropped(monkeypatch):
+    from torch_tinygrad.lower.registry import LOWERINGS
+
+    class Interrupted:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def lowering(*args, **kwargs):
+        Interrupted()
+        time.sleep(60)
+
+    working = LOWERINGS["aten::erfc"]
+    b = torch.erfc(data(9, device=DEVICE))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what is started in the background
+    with monkeypatch.context() as patched:
+        patched.setitem(LOWERINGS, "aten::erfc", replace(working, function=lowering))
+        with pytest.raises(KeyboardInterrupt):
+            b.tolist()
+    signal.signal(signal.SIGINT, before)
+    torch.testing.assert_close(b.cpu(), torch.erfc(data(9)))
 
 
 def test_signal_during_a_compile_interrupts_and_loses_nothing():

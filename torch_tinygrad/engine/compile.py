@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -51,7 +55,7 @@ def scheduled(raw: Trace, varying: set[int], device: str, compiled: Compiled = k
 
 def compile_trace(raw: Trace, varying: list[int], device_index: int):
     """The program of a trace. A node that cannot be lowered raises NodeError with the number of the recorded node."""
-    with uncollected():
+    with compiling():
         device = device_name(device_index)
         if not target(device).shares_host_memory:
             return remote.assemble(scheduled(raw, set(varying), device))
@@ -61,13 +65,23 @@ def compile_trace(raw: Trace, varying: list[int], device_index: int):
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Compiling makes millions of objects that live as long as it does: the collector would look at all of them."""
-    enabled = gc.isenabled()
+def compiling() -> Iterator[None]:
+    """Compiling makes millions of objects that live as long as it does: the collector would look at all of them. Python
+    drops an interrupt that comes while one of them is finalised: it is sent again."""
+    enabled, shown = gc.isenabled(), sys.unraisablehook
+
+    def unraisable(raised: sys.UnraisableHookArgs) -> None:
+        if raised.exc_type is KeyboardInterrupt:
+            threading.Timer(0.001, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            shown(raised)
+
     gc.disable()
+    sys.unraisablehook = unraisable
     try:
         yield
     finally:
+        sys.unraisablehook = shown
         remembered.trim()
         if enabled:
             gc.enable()

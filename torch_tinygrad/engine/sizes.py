@@ -14,7 +14,7 @@ two regions do not meet, is therefore proved for every size in the range."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import prod
@@ -29,14 +29,14 @@ from tinygrad.uop.ops import Ops, UOp
 from torch_tinygrad import _C
 from torch_tinygrad.trace.decisions import Decisions, Diverged, deciding
 from torch_tinygrad.trace.geometry import reachable
-from torch_tinygrad.trace.integers import integers, kinds, with_integers
+from torch_tinygrad.trace.integers import counts, integers, kinds, with_integers
 from torch_tinygrad.trace.nodes import Trace
 from torch_tinygrad.trace.polynomials import Polynomial, constant, through
 from torch_tinygrad.trace.relations import Relation, Unrelated, boxes, relate
 from torch_tinygrad.values.graph import NodeError
 
 from . import host
-from .compile import scheduled, uncollected
+from .compile import compiling, scheduled
 from .devices import device_name
 from .images import image_of
 from .kernels import prepare, rendered
@@ -69,6 +69,7 @@ class NotVariable(Exception):
 class Member:
     """The family at one point."""
 
+    trace: Trace
     decisions: Decisions
     schedule: Schedule
 
@@ -88,7 +89,7 @@ def compile_sizes(trace: Trace, seen: list[list[int]], varying: list[int], devic
     reason: Exception = NotVariable("no range of sizes to try")
     for box in tried:
         try:
-            with uncollected():
+            with compiling():
                 return _compiled(
                     trace, own, relation, {*varying, *changing}, box, device_name(device_index), where.numbers
                 )
@@ -112,7 +113,7 @@ def _compiled(
         first = members[0].decisions if members else None
         with deciding(Decisions(first)) as decisions, Context(SPLIT_REDUCEOP=0):
             at_point = with_integers(trace, values, len(numbers))
-            member = Member(decisions, scheduled(at_point, varying, device, compiled=list))
+            member = Member(at_point, decisions, scheduled(at_point, varying, device, compiled=list))
         members.append(member)
         steps = [[call.uop.src[0].op for call in m.schedule.calls] for m in (members[0], member)]
         if steps[0] != steps[1]:
@@ -137,6 +138,7 @@ def _compiled(
     if not relation.loose <= free:
         raise NotVariable("a number changes with nothing, and is no input")
     fractions = {entry: values for values, entry in table.fractions.items()}
+    sizes = dict.fromkeys((*table.integers, *zip(*(counts(m.trace) for m in members), strict=True))) if fractions else {}
     columns = list(zip(*(p.integers() for p in programs), strict=True))
     first_entry, first_estimate = base.first_size(), len(columns) - len(base.moved)
     known: dict[tuple[int, ...], Polynomial | None] = {}
@@ -159,7 +161,7 @@ def _compiled(
         [(position, low, high) for position, (low, _, high) in zip(relation.variables, box, strict=True)],
         [(p, _plain(form)) for p, form in sorted(relation.forms.items()) if p not in free],
         filled,
-        [(entry, *_fraction(values, points, table)) for entry, values in sorted(fractions.items())],
+        [(entry, *_fraction(values, points, sizes)) for entry, values in sorted(fractions.items())],
     )
 
 
@@ -260,11 +262,13 @@ FRACTIONS = (
 )
 
 
-def _fraction(values: tuple[float, ...], points: list[Point], table: Table) -> tuple[float, list[tuple]]:
-    """Numbers with fractions as a factor and powers of polynomials, of sizes that the program has."""
+def _fraction(
+    values: tuple[float, ...], points: list[Point], sizes: Iterable[tuple[int, ...]]
+) -> tuple[float, list[tuple]]:
+    """Numbers with fractions as a factor and powers of polynomials, which are sizes that the program has."""
     whole = [tuple(round(v) for v in values)] if all(v == round(v) for v in values) else []
     inverse = [tuple(round(1 / v) for v in values)] if all(values) and max(map(abs, values)) < 1 else []
-    for column in (*whole, *inverse, *table.integers):
+    for column in (*whole, *inverse, *sizes):
         for factor, *powers in FRACTIONS:
             if any(c + more <= 0 for c in column for more, _ in powers):
                 continue

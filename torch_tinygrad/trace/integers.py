@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
 from typing import Any, cast
 
 from .nodes import Number, Region, Trace
@@ -73,6 +75,12 @@ def integers(trace: Trace, numbers: int) -> list[int]:
     values += [_bits(n) for n in trace.numbers[:numbers]]
     values += _plain_integers(trace)
     return values + [s.nbytes for s in trace.storages]
+
+
+def counts(trace: Trace) -> list[int]:
+    """How many elements any of a region's dimensions have together: what means and variances divide by."""
+    sizes = (region.size for region in _regions(trace))
+    return [prod(some) for size in sizes for n in range(1, len(size) + 1) for some in combinations(size, n)]
 
 
 def kinds(trace: Trace, numbers: int) -> Kinds:
