@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
-import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -72,7 +71,7 @@ def compiling() -> Iterator[None]:
 
     def unraisable(raised: sys.UnraisableHookArgs) -> None:
         if raised.exc_type is KeyboardInterrupt:
-            threading.Timer(0.001, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.001, _thread.interrupt_main).start()
         else:
             shown(raised)
 

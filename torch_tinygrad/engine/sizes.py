@@ -138,7 +138,9 @@ def _compiled(
     if not relation.loose <= free:
         raise NotVariable("a number changes with nothing, and is no input")
     fractions = {entry: values for values, entry in table.fractions.items()}
-    sizes = dict.fromkeys((*table.integers, *zip(*(counts(m.trace) for m in members), strict=True))) if fractions else {}
+    sizes = (
+        dict.fromkeys((*table.integers, *zip(*(counts(m.trace) for m in members), strict=True))) if fractions else {}
+    )
     columns = list(zip(*(p.integers() for p in programs), strict=True))
     first_entry, first_estimate = base.first_size(), len(columns) - len(base.moved)
     known: dict[tuple[int, ...], Polynomial | None] = {}
