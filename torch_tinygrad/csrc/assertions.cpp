@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "call.h"
+#include "copy.h"
 #include "python.h"
 #include "recorder.h"
 

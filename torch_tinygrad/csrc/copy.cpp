@@ -1,4 +1,5 @@
-// Copies: between tensors of the device (recorded), up from the CPU (bytes now, layout and dtype lazily) and down to it.
+#include "copy.h"
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
@@ -7,6 +8,7 @@
 #include <torch/library.h>
 
 #include "device.h"
+#include "flush.h"
 #include "python.h"
 #include "ranges.h"
 #include "recorder.h"

@@ -9,6 +9,7 @@
 #include <ATen/ops/where.h>
 #include <torch/library.h>
 
+#include "copy.h"
 #include "indices.h"
 #include "infer.h"
 #include "ranges.h"

@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "device.h"
+#include "flush.h"
 #include "python.h"
 #include "recorder.h"
 #include "types.h"

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "copy.h"
+#include "flush.h"
 #include "python.h"
 #include "recorder.h"
 

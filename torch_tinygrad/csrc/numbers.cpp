@@ -4,6 +4,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "rule_name.h"
+
 namespace tiny {
 namespace {
 

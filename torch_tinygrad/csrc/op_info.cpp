@@ -1,10 +1,11 @@
-// What the recorder knows of an operator: kinds of its arguments, what it writes, which numbers may be inputs.
+#include "op_info.h"
+
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
+#include "numbers.h"
 #include "python.h"
-#include "trace.h"
 
 namespace tiny {
 namespace {

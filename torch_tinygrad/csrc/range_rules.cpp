@@ -1,8 +1,10 @@
-// How ranges of results follow from arguments. What has no rule may hold any value; what could overflow may as well.
+#include "range_rules.h"
+
 #include <string_view>
 #include <unordered_map>
 
 #include "ranges.h"
+#include "rule_name.h"
 
 namespace tiny {
 
@@ -308,9 +310,10 @@ std::vector<RangeRule> range_rules(const c10::FunctionSchema& schema) {
   return rules;
 }
 
-Range result_range(const OpInfo& info, c10::ArrayRef<c10::IValue> args, size_t result, at::ScalarType dtype, int64_t numel) {
-  if (result >= info.ranges.size() || !is_integral(dtype)) return Range::all();
-  const RangeRule& rule = info.ranges[result];
+Range result_range(const std::vector<RangeRule>& rules, c10::ArrayRef<c10::IValue> args, size_t result, at::ScalarType dtype,
+                   int64_t numel) {
+  if (result >= rules.size() || !is_integral(dtype)) return Range::all();
+  const RangeRule& rule = rules[result];
   const Range range = rule.function(GivenArguments(args, rule.arguments, numel));
   const Range bounds = range_of_dtype(dtype);
   return range.within(bounds.low, bounds.high) ? range : Range::all();

@@ -1,7 +1,10 @@
 // Ranges of integers, found while recording: whether an index fits is then known without computing it.
 #pragma once
 
-#include "trace.h"
+#include <ATen/core/TensorBody.h>
+#include <ATen/core/ivalue.h>
+
+#include "storage.h"
 
 namespace tiny {
 
@@ -11,9 +14,6 @@ Range range_of(const c10::IValue& value);
 
 // Of the values at an address.
 Range range_at(const void* values, int64_t count, at::ScalarType dtype);
-
-// Of the n-th result of a call.
-Range result_range(const OpInfo& info, c10::ArrayRef<c10::IValue> args, size_t result, at::ScalarType dtype, int64_t numel);
 
 // A storage, the whole of it or a part, gets values of this range.
 void note_write(Storage& storage, bool is_whole, at::ScalarType dtype, const Range& range, bool exact = false);

@@ -13,11 +13,13 @@
 
 #include "call.h"
 #include "device.h"
+#include "flush.h"
 #include "indices.h"
 #include "infer.h"
 #include "journal.h"
 #include "numbers.h"
 #include "python.h"
+#include "range_rules.h"
 #include "ranges.h"
 #include "types.h"
 
@@ -170,7 +172,7 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
     storage.written_in = trace.serial;
     const c10::IntArrayRef sizes(trace.ints.data() + region.shape, region.ndim), strides(sizes.end(), region.ndim);
     const int64_t numel = c10::multiply_integers(sizes);
-    const Range range = result_range(info, args, r - node.outs, region.dtype, numel);
+    const Range range = result_range(info.ranges, args, r - node.outs, region.dtype, numel);
     const bool is_whole =
         !range.is_all() && numel * c10::elementSize(region.dtype) >= storage.nbytes && at::geometry_is_contiguous(sizes, strides);
     note_write(storage, is_whole, region.dtype, range);
@@ -230,43 +232,6 @@ Bounds& bounds() {
 }
 bool recorder_used() { return used; }
 Trace& trace_of(c10::DeviceIndex device) { return traces[device]; }
-
-// ---- the trace -------------------------------------------------------------------------------------------------
-
-int32_t Trace::number_of(Storage* storage) {
-  if (storage->trace == serial && storage->index >= 0) return storage->index;
-  storage->trace = serial;
-  storage->index = static_cast<int32_t>(storages.size());
-  storages.push_back(StoragePtr::reclaim_copy(storage));
-  return storage->index;
-}
-
-uint32_t Trace::add_region(const at::Tensor& tensor) {
-  Storage* storage = storage_of(tensor.storage().data_ptr());
-  Region region;
-  region.storage = number_of(storage);
-  region.dtype = tensor.scalar_type();
-  region.ndim = static_cast<uint32_t>(tensor.dim());
-  region.shape = static_cast<uint32_t>(ints.size());
-  region.offset = tensor.storage_offset();
-  ints.insert(ints.end(), tensor.sizes().begin(), tensor.sizes().end());
-  ints.insert(ints.end(), tensor.strides().begin(), tensor.strides().end());
-  key.add(static_cast<uint64_t>(region.storage));
-  regions.push_back(region);
-  return static_cast<uint32_t>(regions.size() - 1);
-}
-
-void Trace::note_live() {
-  live.resize(storages.size());
-  for (size_t s = 0; s < storages.size(); s++) live[s] = storages[s]->live.load(std::memory_order_acquire);
-}
-
-void Trace::clear() {
-  serial += kMaxDevices;
-  nodes.clear(), refs.clear(), regions.clear(), ints.clear(), numbers.clear(), values.clear(), storages.clear(), live.clear();
-  key = Hash();
-  bytes = 0;
-}
 
 // ---- entry points ----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@
 #include <mutex>
 #include <string>
 
-#include "flush.h"
 #include "trace.h"
 
 namespace tiny {
@@ -40,9 +39,6 @@ void record_op(const char* name, const char* overload, torch::jit::Stack& stack)
 
 // Flushes, and makes sure the tensor's storage has a buffer.
 Buffer& realize(const at::Tensor& tensor, const char* reason);
-
-// The tensor's values on the CPU. Where memory is shared this is a view of it, valid until the next operation.
-at::Tensor on_host(const at::Tensor& tensor, const char* reason);
 
 at::Tensor make_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device);
 void resize_storage(const c10::Storage& storage, size_t nbytes);

@@ -1,4 +1,5 @@
-// Operators whose CPU kernels look at values before they compute, and refuse some: these look as well.
+#include "refusals.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/all.h>
@@ -17,10 +18,12 @@
 #include <unordered_map>
 
 #include "assertions.h"
+#include "copy.h"
 #include "divisors.h"
 #include "indices.h"
 #include "infer.h"
 #include "recorder.h"
+#include "rule_name.h"
 
 namespace tiny {
 namespace {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "device.h"
+#include "flush.h"
 #include "host_views.h"
 #include "python.h"
 #include "recorder.h"
