@@ -17,6 +17,7 @@
 #include "program.h"
 #include "programs.h"
 #include "python.h"
+#include "python_side.h"
 #include "ranges.h"
 #include "recorder.h"
 #include "service.h"
@@ -24,7 +25,6 @@
 #include "sizes.h"
 #include "storage.h"
 #include "types.h"
-#include "up.h"
 
 namespace py = pybind11;
 

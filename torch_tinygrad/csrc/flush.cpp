@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "assertions.h"
+#include "compile.h"
 #include "device.h"
 #include "direct.h"
 #include "disk.h"

@@ -1,5 +1,6 @@
 #include "isolation.h"
 
+#include "compile.h"
 #include "program.h"
 #include "python.h"
 

@@ -1,259 +1,19 @@
-// Calls up into Python, and the trace as Python sees it.
 #include "python.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/Exception.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <atomic>
-
-#include "device.h"
 #include "kernels_only.h"
-#include "memory_stats.h"
-#include "recorder.h"
-#include "sizes.h"
-#include "up.h"
+#include "python_side.h"
 
 namespace py = pybind11;
 
 namespace tiny {
-namespace {
-
-// The Python side, set once at import. Never destroyed: the interpreter may be gone by then.
-struct Up {
-  py::object op_traits, warn_fallback, compile, compile_sizes, request, load, new_buffer, wrap, begin_direct, upload, download, synchronize,
-      empty_cache, memory_info, Region, Number, Storage, Trace;
-  bool host;
-  std::optional<c10::DeviceType> library;
-};
-Up* up = nullptr;
-py::object* prepare = nullptr;
-std::atomic<bool> ready{false};
-
-const Up& the_up() {
-  ensure_ready();
-  return *up;
-}
-
-py::object dtype_object(at::ScalarType dtype) {
-  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
-}
-
-// Builds the Python trace. Regions and numbers are made once and shared.
-class TraceExport {
- public:
-  TraceExport(const Trace& trace, const std::vector<uint32_t>& group) : trace_(trace) {
-    for (uint32_t g : group) groups_ = std::max<size_t>(groups_, g);
-    for (size_t r = 0; r < trace.regions.size(); r++) {
-      const Region& region = trace.regions[r];
-      py::tuple size(region.ndim), stride(region.ndim);
-      for (uint32_t d = 0; d < region.ndim; d++) {
-        size[d] = py::int_(trace.ints[region.shape + d]);
-        stride[d] = py::int_(trace.ints[region.shape + region.ndim + d]);
-      }
-      const int64_t moves = group.empty() || group[r] == 0 ? -1 : static_cast<int64_t>(trace.numbers.size() + group[r] - 1);
-      regions_.push_back(up->Region(region.storage, dtype_object(region.dtype), size, stride, region.offset, moves));
-    }
-  }
-
-  py::object make() {
-    py::list nodes, storages, numbers;
-    for (const Node& node : trace_.nodes) {
-      uint32_t at = node.args;
-      py::list args, outs, writes;
-      while (at < node.outs) args.append(argument(at));
-      for (uint32_t r = node.outs; r < node.writes; r++) outs.append(reference(trace_.refs[r]));
-      for (uint32_t r = node.writes; r < node.end; r++) writes.append(reference(trace_.refs[r]));
-      nodes.append(py::make_tuple(node.op->name, args, outs, writes));
-    }
-    for (size_t s = 0; s < trace_.storages.size(); s++) {
-      const Storage& storage = *trace_.storages[s];
-      storages.append(up->Storage(storage.nbytes, storage.buffer != nullptr, trace_.live[s] || trace_.keep_all));
-    }
-    for (const Number& number : trace_.numbers) numbers.append(number_value(number));
-    for (size_t g = 0; g < groups_; g++) numbers.append(py::int_(0));
-    return up->Trace(nodes, storages, numbers);
-  }
-
- private:
-  static py::object number_value(const Number& number) {
-    if (number.is_float) return py::float_(number.f);
-    return py::int_(number.i);
-  }
-  py::object reference(const ArgRef& ref) {
-    switch (ref.kind) {
-      case ArgRef::Kind::Region:
-        return regions_[ref.index];
-      case ArgRef::Kind::Number:
-        return up->Number(number_value(trace_.numbers[ref.index]), ref.index);
-      case ArgRef::Kind::Value:
-        return torch::jit::toPyObject(trace_.values[ref.index]);
-      default:
-        return py::none();
-    }
-  }
-  py::object argument(uint32_t& at) {
-    const ArgRef& ref = trace_.refs[at++];
-    if (ref.kind != ArgRef::Kind::List) return reference(ref);
-    py::list list;
-    for (uint32_t i = 0; i < ref.index; i++) list.append(argument(at));
-    return list;
-  }
-
-  const Trace& trace_;
-  size_t groups_ = 0;
-  std::vector<py::object> regions_;
-};
-
-py::list positions_of(const std::vector<bool>& varying) {
-  py::list positions;
-  for (size_t i = 0; i < varying.size(); i++)
-    if (varying[i]) positions.append(i);
-  return positions;
-}
-
-at::Tensor bytes_of(const Buffer& buffer, size_t offset, size_t nbytes) {
-  return at::empty({0}, at::TensorOptions().device(buffer.owner.device()).dtype(at::kByte))
-      .set_(buffer.owner, static_cast<int64_t>(offset), {static_cast<int64_t>(nbytes)}, {1});
-}
-at::Tensor bytes_at(const void* address, size_t nbytes) {
-  return at::from_blob(const_cast<void*>(address), {static_cast<int64_t>(nbytes)}, at::TensorOptions().dtype(at::kByte));
-}
-
-// The engine's buffer of these bytes.
-py::object object_of(Buffer& buffer) {
-  if (buffer.object == nullptr) {
-    const KernelsOnly kernels_only;
-    buffer.object = the_up().wrap(static_cast<int>(buffer.device), bytes_of(buffer, 0, buffer.nbytes)).release().ptr();
-  }
-  return py::reinterpret_borrow<py::object>(buffer.object);
-}
-
-// A buffer that the engine made.
-std::shared_ptr<Buffer> buffer_of(c10::DeviceIndex device, size_t nbytes, py::object object) {
-  c10::Storage owner;
-  if (aten_device(device)) owner = object.attr("owner").cast<at::Tensor>().storage();
-  return object_buffer(device, nbytes, object.release().ptr(), std::move(owner));
-}
-
-// A program that the engine runs: for devices with memory of their own.
-class ObjectProgram final : public Program {
- public:
-  explicit ObjectProgram(py::object object) : object_(std::move(object)) {
-    lifted = object_.attr("lifted").cast<std::vector<uint32_t>>();
-    kernels = object_.attr("kernels").cast<int64_t>();
-    bytes_moved = object_.attr("bytes_moved").cast<int64_t>();
-    fallbacks = object_.attr("fallbacks").cast<std::map<std::string, int64_t>>();
-    description = object_.attr("description").cast<std::vector<std::string>>();
-  }
-  ~ObjectProgram() override {
-    py::gil_scoped_acquire gil;
-    object_ = py::object();
-  }
-  void run(const Trace& trace, const std::vector<Number>& given) override {
-    py::gil_scoped_acquire gil;
-    release_objects();
-    py::list inputs, numbers;
-    for (const auto& item : object_.attr("inputs")) {
-      auto& storage = *trace.storages[item.cast<uint32_t>()];
-      if (storage.buffer == nullptr) storage.buffer = new_buffer(storage.device, storage.nbytes);
-      inputs.append(object_of(*storage.buffer));
-    }
-    for (const auto& item : object_.attr("lifted")) {
-      const Number& number = given[item.cast<uint32_t>()];
-      numbers.append(number.is_float ? py::object(py::float_(number.f)) : py::object(py::int_(number.i)));
-    }
-    py::list outputs;
-    try {
-      outputs = object_.attr("run")(inputs, numbers);
-    } catch (py::error_already_set& error) {
-      started = object_.attr("started").cast<bool>();
-      if (!error.matches(py::module_::import("torch").attr("OutOfMemoryError"))) throw;
-      throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, py::str(error.value()).cast<std::string>());
-    }
-    times = object_.attr("times").cast<std::vector<double>>();
-    size_t next = 0;
-    for (const auto& item : object_.attr("outputs")) {
-      auto& storage = *trace.storages[item.cast<uint32_t>()];
-      storage.buffer = buffer_of(storage.device, storage.nbytes, outputs[next++]);
-    }
-  }
-  std::optional<std::string> to_bytes() const override {
-    py::gil_scoped_acquire gil;
-    const py::object bytes = object_.attr("to_bytes")();
-    if (bytes.is_none()) return std::nullopt;
-    return bytes.cast<std::string>();
-  }
-
- private:
-  py::object object_;
-};
-
-PyObject *failed_type, *failed_value, *failed_traceback;
-
-// What a compile gives; its failure, with the error kept for `PythonError`.
-template <class F>
-py::object compiled_by(const F& f) {
-  try {
-    return f();
-  } catch (py::error_already_set& error) {
-    CompileFailed failure;
-    failure.message = py::str(error.value()).cast<std::string>();
-    failure.interrupt = !PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception);
-    failure.passing =
-        failure.interrupt || error.matches(PyExc_MemoryError) || error.matches(PyExc_OSError) || py::hasattr(error.value(), "returncode");
-    if (py::hasattr(error.value(), "tiny_node")) failure.node = error.value().attr("tiny_node").cast<int64_t>();
-    error.restore();
-    PyErr_Fetch(&failed_type, &failed_value, &failed_traceback);
-    throw failure;
-  }
-}
-
-}  // namespace
-
-void set_prepare(py::object function) { prepare = new py::object(std::move(function)); }
-
-void ensure_ready() {
-  if (ready) return;
-  py::gil_scoped_acquire gil;
-  if (ready) return;
-  TORCH_CHECK(prepare != nullptr, "tiny: the device is not set up; import torch_tinygrad");
-  (*prepare)();
-  ready = up != nullptr;
-}
-
-void set_up(const py::dict& hooks, bool host, const std::string& library) {
-  std::optional<c10::DeviceType> type;
-  if (!library.empty()) type = c10::Device(library).type();
-  up = new Up{hooks["op_traits"],
-              hooks["warn_fallback"],
-              hooks["compile"],
-              hooks["compile_sizes"],
-              hooks["request"],
-              hooks["load"],
-              hooks["new_buffer"],
-              hooks["wrap"],
-              hooks["begin_direct"],
-              hooks["upload"],
-              hooks["download"],
-              hooks["synchronize"],
-              hooks["empty_cache"],
-              hooks["memory_info"],
-              hooks["Region"],
-              hooks["Number"],
-              hooks["Storage"],
-              hooks["Trace"],
-              host,
-              type};
-}
 
 OpTraits op_traits(const std::string& name) {
   py::gil_scoped_acquire gil;
-  const py::dict answer = the_up().op_traits(name);
+  const py::dict answer = python_side().op_traits(name);
   return {answer["lifts"].cast<std::vector<size_t>>(),
           answer["writes"].cast<std::vector<size_t>>(),
           answer["random"].cast<bool>(),
@@ -279,75 +39,13 @@ void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack) {
 
 void warn_fallback(const std::string& name) {
   py::gil_scoped_acquire gil;
-  the_up().warn_fallback(name);
+  python_side().warn_fallback(name);
 }
 
-bool request(const std::string& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group,
-             const std::vector<std::vector<int64_t>>& seen) {
-  py::gil_scoped_acquire gil;
-  const py::object answer =
-      the_up().request(py::bytes(name), TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device), seen);
-  return answer.cast<bool>();
-}
-
-std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group) {
-  py::gil_scoped_acquire gil;
-  release_objects();
-  const py::object result = compiled_by(
-      [&] { return the_up().compile(TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device)); });
-  if (py::isinstance<HostProgram>(result)) return result.cast<std::shared_ptr<HostProgram>>();
-  return std::make_shared<ObjectProgram>(result);
-}
-
-std::shared_ptr<SizedProgram> compile_sizes(const Trace& trace, const std::vector<bool>& varying,
-                                            const std::vector<std::vector<int64_t>>& seen) {
-  py::gil_scoped_acquire gil;
-  auto program =
-      compiled_by([&] {
-        return the_up().compile_sizes(TraceExport(trace, {}).make(), seen, positions_of(varying), static_cast<int>(trace.device));
-      }).cast<std::shared_ptr<SizedProgram>>();
-  program->program->load_images();
-  return program;
-}
-
-std::shared_ptr<Program> program_from_bytes(std::string_view bytes, c10::DeviceIndex device) {
-  if (is_host(device)) return HostProgram::read_from(bytes);
-  py::gil_scoped_acquire gil;
-  try {
-    return std::make_shared<ObjectProgram>(the_up().load(py::bytes(bytes.data(), bytes.size()), static_cast<int>(device)));
-  } catch (py::error_already_set& error) {
-    if (!PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception)) throw;
-    return nullptr;  // another driver may refuse the machine code: it is compiled again
-  }
-}
-
-PythonError::PythonError() : type_(failed_type), value_(failed_value), traceback_(failed_traceback) {
-  failed_type = failed_value = failed_traceback = nullptr;
-}
-
-void PythonError::rethrow() const {
-  failed_type = type_, failed_value = value_, failed_traceback = traceback_;
-  throw_python_error();
-}
-
-void forget_python_error() {
-  py::gil_scoped_acquire gil;
-  for (PyObject** object : {&failed_type, &failed_value, &failed_traceback}) Py_CLEAR(*object);
-}
-
-void throw_python_error() {
-  py::gil_scoped_acquire gil;
-  PyErr_Restore(failed_type, failed_value, failed_traceback);
-  failed_type = failed_value = failed_traceback = nullptr;
-  python_error error;
-  error.persist();
-  throw std::move(error);
-}
-
-bool is_host(c10::DeviceIndex) { return the_up().host; }
+bool is_host(c10::DeviceIndex) { return python_side().host; }
 
 std::optional<c10::Device> aten_device(c10::DeviceIndex device) {
-  const auto& library = the_up().library;
+  const auto& library = python_side().library;
   if (!library) return std::nullopt;
   return *library == c10::DeviceType::CPU ? c10::Device(*library) : c10::Device(*library, device);
 }
@@ -356,72 +54,58 @@ void begin_direct(c10::DeviceIndex device) {
   if (is_host(device)) return;
   py::gil_scoped_acquire gil;
   release_objects();
-  the_up().begin_direct(static_cast<int>(device));
-}
-
-std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes) {
-  if (is_host(device)) return host_buffer(device, nbytes);
-  check_memory_limit(device, nbytes);
-  if (const auto on = aten_device(device)) {
-    const KernelsOnly kernels_only;
-    return adopted_buffer(device, nbytes,
-                          at::empty({static_cast<int64_t>(nbytes)}, at::TensorOptions().device(*on).dtype(at::kByte)).storage());
-  }
-  py::gil_scoped_acquire gil;
-  return buffer_of(device, nbytes, the_up().new_buffer(static_cast<int>(device), nbytes));
-}
-
-std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size_t nbytes) {
-  if (is_host(device)) {
-    auto buffer = host_buffer(device, nbytes);
-    std::memcpy(buffer->host, source, nbytes);
-    return buffer;
-  }
-  check_memory_limit(device, nbytes);
-  if (aten_device(device)) {
-    const KernelsOnly kernels_only;
-    auto buffer = new_buffer(device, nbytes);
-    // From ordinary memory, which has been read when this returns: nothing the device still does is waited for.
-    bytes_of(*buffer, 0, nbytes).copy_(bytes_at(source, nbytes), /*non_blocking=*/true);
-    return buffer;
-  }
-  py::gil_scoped_acquire gil;
-  release_objects();
-  const auto view = py::memoryview::from_memory(source, static_cast<ssize_t>(nbytes));
-  return buffer_of(device, nbytes, the_up().upload(static_cast<int>(device), view));
+  python_side().begin_direct(static_cast<int>(device));
 }
 
 void wait_for_device(c10::DeviceIndex device) {
-  if (!ready || is_host(device)) return;
+  if (!is_python_side_set() || is_host(device)) return;
   py::gil_scoped_acquire gil;
-  the_up().synchronize(static_cast<int>(device));
+  python_side().synchronize(static_cast<int>(device));
 }
 
 void drop_device_memory() {
-  if (!ready || is_host(0)) return;
+  if (!is_python_side_set() || is_host(0)) return;
   py::gil_scoped_acquire gil;
   release_objects();
-  the_up().empty_cache();
+  python_side().empty_cache();
 }
 
 std::pair<size_t, size_t> device_memory_info(c10::DeviceIndex device) {
   py::gil_scoped_acquire gil;
-  return the_up().memory_info(static_cast<int>(device)).cast<std::pair<size_t, size_t>>();
+  return python_side().memory_info(static_cast<int>(device)).cast<std::pair<size_t, size_t>>();
 }
 
-void download(const Buffer& buffer, size_t offset, void* destination, size_t nbytes) {
-  if (buffer.host != nullptr) {
-    std::memcpy(destination, static_cast<const char*>(buffer.host) + offset, nbytes);
-    return;
-  }
-  if (buffer.object == nullptr) {  // no program of the engine has written it
+std::shared_ptr<Buffer> engine_buffer(c10::DeviceIndex device, size_t nbytes, PyObject* given) {
+  auto object = py::reinterpret_steal<py::object>(given);
+  c10::Storage owner;
+  if (aten_device(device)) owner = object.attr("owner").cast<at::Tensor>().storage();
+  return object_buffer(device, nbytes, object.release().ptr(), std::move(owner));
+}
+
+PyObject* engine_object(Buffer& buffer) {
+  if (buffer.object == nullptr) {
     const KernelsOnly kernels_only;
-    bytes_at(destination, nbytes).copy_(bytes_of(buffer, offset, nbytes));
-    return;
+    buffer.object = python_side().wrap(static_cast<int>(buffer.device), bytes_of(buffer, 0, buffer.nbytes)).release().ptr();
   }
+  return buffer.object;
+}
+
+std::shared_ptr<Buffer> new_engine_buffer(c10::DeviceIndex device, size_t nbytes) {
+  py::gil_scoped_acquire gil;
+  return engine_buffer(device, nbytes, python_side().new_buffer(static_cast<int>(device), nbytes).release().ptr());
+}
+
+std::shared_ptr<Buffer> upload_to_engine(c10::DeviceIndex device, const void* source, size_t nbytes) {
+  py::gil_scoped_acquire gil;
+  release_objects();
+  const auto view = py::memoryview::from_memory(source, static_cast<ssize_t>(nbytes));
+  return engine_buffer(device, nbytes, python_side().upload(static_cast<int>(device), view).release().ptr());
+}
+
+void download_from_engine(const Buffer& buffer, size_t offset, void* destination, size_t nbytes) {
   py::gil_scoped_acquire gil;
   auto view = py::memoryview::from_memory(destination, static_cast<ssize_t>(nbytes));
-  the_up().download(py::reinterpret_borrow<py::object>(buffer.object), offset, view);
+  python_side().download(py::reinterpret_borrow<py::object>(buffer.object), offset, view);
 }
 
 }  // namespace tiny

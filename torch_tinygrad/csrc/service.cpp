@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "compile.h"
 #include "python.h"
 
 namespace tiny {

@@ -1,7 +1,6 @@
 // Storages, their allocator, and the way from addresses to them.
 #include "storage.h"
 
-#include <Python.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
@@ -14,7 +13,7 @@
 #include "device.h"
 #include "host_memory.h"
 #include "memory_stats.h"
-#include "python.h"
+#include "python_side.h"
 
 namespace tiny {
 namespace {
@@ -23,10 +22,6 @@ AddressSpace& addresses() {
   static auto* space = new AddressSpace;
   return *space;
 }
-
-// Never destroyed: buffers and programs may outlive every static object.
-std::mutex& released_mutex = *new std::mutex;
-std::vector<PyObject*>& released = *new std::vector<PyObject*>;
 
 // Storages by address, for tensors that PyTorch makes over a storage's address alone (to serialize it, for one).
 class ByAddress {
@@ -107,43 +102,6 @@ Storage* storage_of(const c10::DataPtr& data) {
   Storage* storage = by_address().find(data.get());
   TORCH_CHECK(storage != nullptr, "tiny: this storage was not allocated by the device");
   return storage;
-}
-
-Buffer::~Buffer() {
-  count_buffer(device, -static_cast<int64_t>(nbytes));
-  if (host != nullptr && !owner) give_host_memory(host, nbytes);
-  if (object != nullptr) release_later(object);
-}
-
-void release_later(PyObject* object) {
-  std::lock_guard<std::mutex> guard(released_mutex);
-  released.push_back(object);
-}
-
-std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes) {
-  void* block = take_host_memory(nbytes);
-  count_buffer(device, static_cast<int64_t>(nbytes));
-  return std::make_shared<Buffer>(device, nbytes, block, nullptr);
-}
-
-std::shared_ptr<Buffer> adopted_buffer(c10::DeviceIndex device, size_t nbytes, c10::Storage owner) {
-  count_buffer(device, static_cast<int64_t>(nbytes));
-  void* const host = is_host(device) ? owner.mutable_data() : nullptr;
-  return std::make_shared<Buffer>(device, nbytes, host, nullptr, std::move(owner));
-}
-
-std::shared_ptr<Buffer> object_buffer(c10::DeviceIndex device, size_t nbytes, PyObject* object, c10::Storage owner) {
-  count_buffer(device, static_cast<int64_t>(nbytes));
-  return std::make_shared<Buffer>(device, nbytes, nullptr, object, std::move(owner));
-}
-
-void release_objects() {
-  std::vector<PyObject*> objects;
-  {
-    std::lock_guard<std::mutex> guard(released_mutex);
-    objects.swap(released);
-  }
-  for (PyObject* object : objects) Py_DECREF(object);
 }
 
 }  // namespace tiny

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "python.h"
+#include "python_side.h"
 
 namespace tiny {
 
