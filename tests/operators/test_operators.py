@@ -1,4 +1,4 @@
-"""Operators whose names sort before "n", where the device once differed from the CPU."""
+"""Operators, where one once differed from the CPU: each case as a user meets it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from tests.differential import both
 from torch_tinygrad.conformance.compare import compare_results
 from torch_tinygrad.engine import contractions
 
@@ -118,3 +119,20 @@ def test_every_operator_rounds_half_types(dtype: torch.dtype):
 def test_norms_of_nothing_are_zero(order: float):
     same(lambda x: torch.linalg.vector_norm(x, order, dim=0), torch.empty(0, 3, dtype=torch.float64))
     same(lambda x: torch.linalg.vector_norm(x, order, dim=0, keepdim=True), torch.empty(0, 0, dtype=torch.float64))
+
+
+def test_segments_are_checked_by_their_lengths():
+    def run(device):
+        return torch.segment_reduce(
+            torch.linspace(-1, 1, 6).to(device), "sum", lengths=torch.tensor([1, 2, 3], device=device), unsafe=False
+        )
+
+    both(run)
+
+
+def test_nonzero_lies_in_memory_as_on_the_cpu():
+    def run(device):
+        x = torch.linspace(-1, 1, 12).reshape(3, 4).to(device) > 0
+        return x.nonzero(), torch.nonzero(x, out=torch.empty(0, dtype=torch.int64, device=device))
+
+    both(run)
