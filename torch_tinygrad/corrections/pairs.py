@@ -1,15 +1,34 @@
 """64-bit integers as pairs of 32-bit ones, where the hardware has none longer: what tinygrad's own rules for them get
-wrong, or make too long to compile. Applied with the other corrections (`fixes.py`)."""
+wrong, or make too long to compile."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tinygrad.codegen.decomp import dtype as decompositions
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 
+from .registry import correction, wrap
+
 Pair = tuple[UOp, UOp]  # the lower half, then the upper one
 
 WORD, FLOAT = dtypes.uint32, dtypes.float32
+_plain: Callable = decompositions.l2i
+
+
+@correction("0.14.0", "device/test_own_memory.py::test_integers_of_64_bits_are_exact")
+def long_integers_are_exact() -> None:
+    """Quotients take a minute to compile, a digit at a time; floats become integers of 32 bits at most; integers become
+    floats that are rounded twice."""
+    wrap(decompositions, "l2i", lambda plain: _halves)
+
+
+@correction("0.14.0", "device/test_own_memory.py::test_integers_of_64_bits_are_exact")
+def indices_are_short() -> None:
+    """tinygrad counts in 64 bits where a sum might not fit 32. An index of a buffer does."""
+    first = PatternMatcher([(UPat((Ops.INDEX, Ops.SHRINK), name="x"), _short_index)])
+    decompositions.pm_long_decomp = first + decompositions.pm_long_decomp
 
 
 def _on_pairs(op: Ops, *words: UOp) -> Pair:
@@ -99,17 +118,7 @@ def _halves(op: Ops, dt: DType, *words: UOp):
 
 
 def _short_index(x: UOp) -> UOp | None:
-    """tinygrad counts in 64 bits where a sum might not fit 32. A place in a buffer does."""
-    place = x.src[1]
-    if place.dtype not in decompositions.l2i_dt or place.tag is not None:
+    index = x.src[1]
+    if index.dtype not in decompositions.l2i_dt or index.tag is not None:
         return None
-    return x.replace(src=(x.src[0], place.cast(dtypes.int32), *x.src[2:]))
-
-
-_plain, _plain_rules = decompositions.l2i, decompositions.pm_long_decomp
-_rules = PatternMatcher([(UPat((Ops.INDEX, Ops.SHRINK), name="x"), _short_index)]) + _plain_rules
-
-
-def apply() -> None:
-    """Safe to call more than once."""
-    decompositions.l2i, decompositions.pm_long_decomp = _halves, _rules
+    return x.replace(src=(x.src[0], index.cast(dtypes.int32), *x.src[2:]))

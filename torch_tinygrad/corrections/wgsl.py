@@ -1,5 +1,5 @@
 """Short integers on WebGPU, whose shaders know those of 32 bits alone: corrections of what tinygrad writes for them.
-Long ones are pairs: `pairs.py`. Applied with the other corrections (`fixes.py`)."""
+Long ones are pairs: `pairs.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import wgsl
 from tinygrad.renderer.wgsl import WGSLRenderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
+
+from .registry import correction
 
 # What cuts 32 bits down to a type's own, with its sign.
 WRAPS = {
@@ -19,8 +21,26 @@ WRAPS = {
 KEEPING = {Ops.WHERE, Ops.AND, Ops.OR, Ops.MAX}
 
 
+@correction("0.14.0", "device/test_own_memory.py::test_short_integers_wrap_before_they_are_used")
+def short_integers_wrap() -> None:
+    """Short integers keep all bits of the 32 that they are computed with, until they are stored."""
+    written = PatternMatcher(
+        [
+            (UPat(Ops.CAST, tuple(WRAPS), src=(UPat(GroupOp.All - {Ops.CONST}),), name="x"), _cast),
+            (UPat(GroupOp.ALU, tuple(WRAPS), name="x"), _arithmetic),
+        ]
+    )
+    WGSLRenderer.string_rewrite = written + WGSLRenderer.string_rewrite
+
+
+@correction("0.14.0", "device/test_own_memory.py::test_short_integers_wrap_before_they_are_used")
+def short_integers_are_stored_as_their_bits() -> None:
+    """What is packed into a word is cut to the type's bits among the short type's own numbers, where 255 is -1."""
+    first = PatternMatcher([(UPat(Ops.STORE, name="store"), _packed_store)])
+    WGSLRenderer.extra_matcher = first + wgsl.wgsl_matcher
+
+
 def _cast(ctx: WGSLRenderer, x: UOp) -> str:
-    """A conversion to a short type wraps. Without this it keeps all bits until they are stored."""
     value, wide = ctx[x.src[0]], ctx.type_map[x.dtype]
     if x.src[0].dtype in dtypes.floats:
         value = f"i32({value})"  # negative numbers wrap, too
@@ -34,7 +54,7 @@ def _arithmetic(ctx: WGSLRenderer, x: UOp) -> str | None:
 
 
 def _packed_store(store: UOp) -> UOp | None:
-    """As tinygrad's, but cut to the type's bits as 32 bits: 255 is -1 among the short type's own numbers."""
+    """As tinygrad's, but cut to the type's bits as 32 bits."""
     if not wgsl.is_packed(store):
         return None
     place, value, *gate = store.src
@@ -43,20 +63,3 @@ def _packed_store(store: UOp) -> UOp | None:
     bits = (value.cast(dtypes.int32) & UOp.const(mask, dtypes.int32)).cast(dtypes.uint32) << shift
     old = word.load(*((UOp.const(0, dtypes.uint32), *gate) if gate else ()), dtype=dtypes.uint32)
     return word.store((old & kept) | bits, *gate)
-
-
-_rules = PatternMatcher(
-    [
-        (UPat(Ops.CAST, tuple(WRAPS), src=(UPat(GroupOp.All - {Ops.CONST}),), name="x"), _cast),
-        (UPat(GroupOp.ALU, tuple(WRAPS), name="x"), _arithmetic),
-    ]
-)
-
-
-def apply() -> None:
-    """Safe to call more than once."""
-    if WGSLRenderer.extra_matcher is wgsl.wgsl_matcher:
-        WGSLRenderer.extra_matcher = (
-            PatternMatcher([(UPat(Ops.STORE, name="store"), _packed_store)]) + wgsl.wgsl_matcher
-        )
-        WGSLRenderer.string_rewrite = _rules + WGSLRenderer.string_rewrite

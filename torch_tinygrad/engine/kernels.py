@@ -26,7 +26,7 @@ from tinygrad.helpers import BEAM, PARALLEL, Context, getenv, to_tuple
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import Ops, ProgramInfo, UOp
 
-from . import cut_loops, fixes, loop_choice
+from . import choices
 
 # Starting processes costs as much as this many kernels.
 WORTH_A_POOL = 8
@@ -39,13 +39,7 @@ _pool: Pool | None = None
 
 def _start_worker() -> None:
     worker._init_worker()
-    prepare()
-
-
-def prepare() -> None:
-    fixes.apply()
-    loop_choice.apply()
-    cut_loops.apply()
+    choices.apply()
 
 
 def _compile(task):
@@ -111,7 +105,7 @@ def rendered(ast: UOp, renderer: Renderer) -> UOp:
 
 def compiled(calls: list[UOp]) -> list[UOp]:
     """The calls with machine code in the place of their kernels' expressions."""
-    prepare()
+    choices.apply()
     beam = getenv("JITBEAM", BEAM.value)
     if beam:
         return _searched(calls, beam)

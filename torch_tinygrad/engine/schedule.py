@@ -20,7 +20,7 @@ from torch_tinygrad.values.blocks import is_placement
 from torch_tinygrad.values.graph import Graph
 from torch_tinygrad.values.storages import Flat
 
-from . import fixes
+from . import choices
 from .kernels import compiled
 from .merge import merged
 from .order import Call, dependencies, in_order, with_accesses
@@ -105,7 +105,7 @@ def _calls(result: Schedule, compiled: Compiled) -> list[Call]:
     """The compiled kernels and other steps that carry out the stores."""
     if not result.stores:
         return []
-    fixes.apply()
+    choices.apply()
     with Context(NO_MEMORY_PLANNER=1):
         call, _ = transform_to_call(UOp.sink(*result.stores))
         linear, variables = create_linear_with_vars(call)

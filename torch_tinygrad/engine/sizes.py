@@ -35,11 +35,11 @@ from torch_tinygrad.trace.polynomials import Polynomial, constant, through
 from torch_tinygrad.trace.relations import Relation, Unrelated, boxes, relate
 from torch_tinygrad.values.graph import NodeError
 
-from . import host
+from . import choices, host
 from .compile import compiling, scheduled
 from .devices import device_name
 from .images import image_of
-from .kernels import prepare, rendered
+from .kernels import rendered
 from .schedule import Schedule
 from .sources import Table, Unlike, unified
 
@@ -180,7 +180,7 @@ def _text(points: Sequence[Point]) -> str:
 
 def _with_code(members: list[Member], device: str, table: Table) -> list[dict[UOp, host.Code]]:
     """Gives every member its kernels' programs, and tells the code of each, which is the same for all."""
-    prepare()
+    choices.apply()
     renderer = Device[to_tuple(device)[0]].renderer
     known: dict[tuple, list[tuple[UOp, host.Code]]] = {}
     code: list[dict[UOp, host.Code]] = [{} for _ in members]

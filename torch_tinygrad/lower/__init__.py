@@ -3,8 +3,7 @@
 import importlib
 import pkgutil
 
-# First of all: tinygrad keeps a rule as it was when it first used it, and lowerings that are made use some.
-from ..engine import exact as exact
+from .. import kernels as kernels  # first of all: it corrects tinygrad, and lowerings make values as they are made
 
 for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
     importlib.import_module(_module.name)

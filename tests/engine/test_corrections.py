@@ -1,0 +1,100 @@
+"""What goes wrong in tinygrad without its corrections, where no other test is about it."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.nn.functional as F
+from tinygrad import codegen, dtypes
+from tinygrad.schedule import rangeify
+from tinygrad.uop.ops import Ops, ParamArg, ProgramInfo, UOp
+
+from tests.differential import both
+
+
+def lines_run(action) -> int:
+    """Lines of Python that it takes."""
+    count = 0
+
+    def count_line(frame, event, arg):
+        nonlocal count
+        count += event == "line"
+        return count_line
+
+    before = sys.gettrace()
+    sys.settrace(count_line)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def chain(length: int, name: int = 0) -> list[UOp]:
+    """Values each of which is made of the one before."""
+    made = [UOp.variable(f"start{name}", 0, 10)]
+    for number in range(length):
+        made.append(made[-1] * 2 + number)
+    return made
+
+
+def test_products_and_sums_are_rounded_apart():
+    def program(device):
+        x = (1 + torch.arange(1, 9) * 2.0**-12).to(device)
+        y = x * x
+        z = x * x - y + 0.0
+        return y, z
+
+    both(program)
+
+
+def test_a_float_beside_a_loaded_bool_keeps_its_value():
+    both(lambda device: F.pad(torch.tensor([True, False, True]).to(device).float(), (2, 1), value=0.5) * 2)
+
+
+def test_negative_numbers_are_written_in_brackets():
+    def program(device):
+        x, y = torch.tensor([3.0, -4.0]).to(device), torch.tensor([5.0, 6.0]).to(device)
+        return x - (-y), (-x) - (-y)
+
+    both(program)
+
+
+def test_what_a_value_is_made_of_is_known_once():
+    def ask(values: list[UOp]) -> int:
+        return lines_run(lambda: [value.op_in_backward_slice_with_self(Ops.LOAD) for value in values])
+
+    short, long = ask(chain(50, 1)), ask(chain(200, 2))
+    assert long < 8 * short
+
+
+def test_conditions_of_what_loads_are_not_kept():
+    buffer = UOp.new_buffer("CPU", 4, dtypes.int32)
+    value = buffer.index(UOp.variable("at", 0, 3)).load()
+    for number in range(3):
+        value = (value < number).where(value, value + 1)
+    assert value.bool_slice == frozenset()
+
+
+def test_a_threads_number_is_never_taken_for_a_buffer():
+    """The second of three buffers is not needed: the thread's number is none of theirs."""
+    first, last, thread = (UOp(Ops.PARAM, arg=ParamArg(slot, dtypes.int32)) for slot in (0, 2, -1))
+    numbered = codegen.pm_number_params.rewrite(UOp.sink(first, last, thread))
+    assert [u.arg.slot for u in numbered.src] == [0, 2, 3]
+
+
+def test_arguments_are_numbered_as_they_are_passed():
+    used = tuple(UOp.param(slot, dtypes.float32, (4,), "CPU") for slot in (0, 2))
+    info = ProgramInfo("kernel", (1,), (1,), (), (0, 2), (0,), (2,))
+    parts = (UOp(Ops.SINK), UOp(Ops.LINEAR, src=used), UOp(Ops.SOURCE, arg=""), UOp(Ops.BINARY, arg=b""))
+    signature = UOp(Ops.PROGRAM, src=parts, arg=info).to_elf().signature
+    assert [number for _, number, *_ in signature] == [0, 1]
+
+
+def test_stores_look_at_what_their_own_kernel_reads():
+    """The transposed values were stored by another kernel: they can be overwritten."""
+    ours, theirs = (UOp.new_buffer("CPU", 16, dtypes.float32).reshape((4, 4)) for _ in range(2))
+    stored = theirs.after(theirs.store(ours.permute((1, 0))))
+    rewritten = rangeify.earliest_rewrites.rewrite(ours.store(stored + 1))
+    assert rewritten is None or not rewritten.op_in_backward_slice_with_self(Ops.CONTIGUOUS)

@@ -1,0 +1,106 @@
+"""What tinygrad writes as C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer import cstyle
+from tinygrad.renderer.cstyle import ClangRenderer, CStyleLanguage, CUDARenderer
+from tinygrad.renderer.wgsl import WGSLRenderer
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+
+from .registry import correction, wrap
+
+UNSIGNED_ALIKE = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG}  # the same bits, signed or not
+WRAPS = {dtypes.int32: dtypes.uint32, dtypes.int64: dtypes.uint64}
+
+
+def _with_subclasses(renderer: type[CStyleLanguage]) -> list[type[CStyleLanguage]]:
+    return [renderer, *(found for subclass in renderer.__subclasses__() for found in _with_subclasses(subclass))]
+
+
+def _write_first(first: PatternMatcher) -> None:
+    """Rules before those of every language that looks like C."""
+    cstyle.base_rewrite = first + cstyle.base_rewrite
+    for renderer in _with_subclasses(CStyleLanguage):
+        if "string_rewrite" in vars(renderer):
+            renderer.string_rewrite = first + renderer.string_rewrite
+
+
+@correction("0.14.0", "engine/test_corrections.py::test_negative_numbers_are_written_in_brackets")
+def negative_numbers_are_written_in_brackets() -> None:
+    """C reads a - -b without them as a decrement, and such differences are not simplified any more."""
+    for renderer in _with_subclasses(CStyleLanguage):
+        renderer.code_for_op = {**renderer.code_for_op, Ops.NEG: _negative}
+
+
+def _negative(x: str, dtype: DType) -> str:
+    return f"(-{x})"
+
+
+@correction("0.14.0", "engine/test_corrections.py::test_products_and_sums_are_rounded_apart")
+def fused_products_are_written_as_such() -> None:
+    """tinygrad has no C for a MULACC on the CPU and on CUDA: what a lowering rounds once is rounded twice."""
+    fused = {ClangRenderer: _fma("__builtin_fma", "__builtin_fmaf"), CUDARenderer: _fma("fma", "fmaf")}
+    for renderer, write in fused.items():
+        renderer.code_for_op = {**renderer.code_for_op, Ops.MULACC: write}
+
+
+def _fma(double: str, single: str) -> Callable:
+    def render(a: str, b: str, c: str, dtype: DType) -> str:
+        return f"{double if dtype == dtypes.float64 else single}({a},{b},{c})"
+
+    return render
+
+
+@correction(
+    tinygrad="0.14.0",
+    test="aliasing/test_findings.py::test_the_least_and_the_greatest_integer_compare_as_what_they_are",
+)
+def the_least_integer_is_signed() -> None:
+    """C has no literal for the least int64: what looks like one is the negative of an unsigned number, and compares as
+    unsigned."""
+    _write_first(PatternMatcher([(UPat.cvar("c").cast(dtypes.int64), _least_long)]))
+
+
+def _least_long(c: UOp) -> str | None:
+    return f"({dtypes.int64.min + 1}l-1l)" if c.val == dtypes.int64.min else None
+
+
+@correction("0.14.0", "aliasing/test_findings.py::test_sums_and_products_of_integers_wrap_inside_a_kernel")
+def integers_wrap_inside_a_kernel() -> None:
+    """Signed numbers that overflow are undefined in C, and a compiler may assume that they do not: sums and products of
+    values that were loaded do not wrap."""
+    _write_first(PatternMatcher([(UPat(tuple(UNSIGNED_ALIKE), tuple(WRAPS), name="x"), _wrapped)]))
+    wrap(CStyleLanguage, "_render", _render)
+
+
+def _wrapping(uops: list[UOp]) -> set[UOp]:
+    """Sums and products of loaded integers that are values, not indices, which do not overflow, and rely on that."""
+    loaded: set[UOp] = set()
+    for u in uops:
+        if u.op is Ops.LOAD or not loaded.isdisjoint(u.src):
+            loaded.add(u)
+    values: set[UOp] = set()
+    for u in reversed(uops):
+        if u.op in (Ops.STORE, Ops.LOAD):
+            values.update(u.src[1:])
+        elif u.op is Ops.IF or (u in values and u.op is not Ops.INDEX):
+            values.update(u.src)
+    return {u for u in values & loaded if u.op in UNSIGNED_ALIKE and u.dtype in WRAPS}
+
+
+def _render(plain: Callable) -> Callable:
+    def render(self: CStyleLanguage, uops: list[UOp]):
+        self.wrapping = set() if isinstance(self, WGSLRenderer) else _wrapping(uops)  # whose integers wrap, and no C
+        return plain(self, uops)
+
+    return render
+
+
+def _wrapped(ctx: CStyleLanguage, x: UOp) -> str | None:
+    if x not in ctx.wrapping or x.max_numel() > 1:
+        return None
+    unsigned = ctx.render_dtype(WRAPS[x.dtype])
+    return f"(({ctx.render_type(x)})({ctx.code_for_op[x.op](*(f'({unsigned})({ctx[v]})' for v in x.src), x.dtype)}))"
