@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_tinygrad.engine import clang
+from torch_tinygrad import clang
 
 clang.provide()
 

@@ -13,9 +13,8 @@ import torch
 def described() -> Iterator[tuple[str, str]]:
     from importlib.metadata import PackageNotFoundError, version
 
-    from . import __version__, cache, tiny
+    from . import __version__, cache, clang, tiny
     from .choice import chosen_device, is_host
-    from .engine import clang
 
     def installed(package: str) -> str:
         try:

@@ -16,32 +16,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "torch_tinygrad"
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
-# What the table does not allow and is there, with the reason. The list is to shrink: one that is gone must be removed.
-BODIES = "the body of a kernel, written beside its operator: what it computes with are UOps"
-EXCEPTIONS = {
-    ("lower/ctc.py", "tinygrad.uop"): BODIES,
-    ("lower/embedding.py", "tinygrad.uop"): BODIES,
-    ("lower/factor.py", "tinygrad.uop"): BODIES,
-    ("lower/householder.py", "tinygrad.uop"): BODIES,
-    ("lower/matrix_exp.py", "tinygrad.uop"): BODIES,
-    ("lower/nonzero.py", "tinygrad.uop"): BODIES,
-    ("lower/rare/gamma.py", "tinygrad.uop"): BODIES,
-    ("lower/rare/orthogonal.py", "tinygrad.uop"): BODIES,
-    ("lower/remainders.py", "tinygrad.uop"): BODIES,
-    ("lower/segments.py", "tinygrad.uop"): BODIES,
-    ("lower/solve.py", "tinygrad.uop"): BODIES,
-    ("lower/maths.py", "tinygrad.uop"): "tinygrad's Tensors have no fused multiply-add: `fma` names the operation",
-    ("lower/__init__.py", "engine/"): "corrections of tinygrad must come before the first value that is simplified",
-    ("lower/rnn.py", "values/"): "says of its own results that they lie side by side",
-    ("kernels/sorting.py", "lower/"): "positions, zeros and running counts: to be moved to where both rooms may look",
-    ("kernels/updates.py", "lower/"): "positions, casts and rows taken: to be moved to where both rooms may look",
-    ("service/client.py", "engine/"): "looks for a C compiler before it asks for programs; imports no tinygrad for it",
-    ("conformance/__main__.py", "lower/"): "lists operators that have a lowering",
-}
+# What the table does not allow and is there, with the reason. There is none: one that comes needs a good reason.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 # What runs before anything is compiled: importing these imports no tinygrad.
 START = [name for name in FILES if "/" not in name and name != "target.py"]
-START += [name for name in FILES if name.startswith(("trace/", "service/", "conformance/"))] + ["engine/clang.py"]
+START += [name for name in FILES if name.startswith(("trace/", "service/", "conformance/"))]
 
 
 class Import(NamedTuple):

@@ -285,7 +285,7 @@ def test_without_a_compiler_there_is_one_warning_and_one_that_appears_is_used():
     code = program("""
     import warnings
     path = os.environ["PATH"]
-    from torch_tinygrad.engine import clang
+    from torch_tinygrad import clang
     found = clang.command()
     os.environ["PATH"], sys.modules["ziglang"] = "/nowhere", None
     asked = Asked()

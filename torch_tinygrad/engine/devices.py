@@ -14,7 +14,8 @@ from torch_tinygrad import choice
 from torch_tinygrad.lower.registry import PART_OF, TO_TINY
 from torch_tinygrad.target import target
 
-from . import clang, cuda, kernel_cache
+from .. import clang
+from . import cuda, kernel_cache
 from .marks import LAST_WRITES
 
 # Uploads go through staging memory that stays taken until the device was waited for: larger ones go in pieces, and

@@ -18,6 +18,9 @@ from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 
 from .threads import LANES, fresh, in_parallel, stored, thread_ranges
 
+# What statements compute with, and the buffers they read and write.
+Value = UOp
+
 # The most threads that share one problem.
 MOST_LANES = 256
 

@@ -11,8 +11,8 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
-from ..lower.nonzero import running_count
-from ..lower.shape import positions, zeros
+from .arrays import positions, zeros
+from .counting import running_count
 from .threads import in_parallel, lanes_of, stored, thread_ranges
 
 DIGIT = 8

@@ -18,9 +18,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Region
 
-from ..lower.gather import take_rows
-from ..lower.registry import cast
-from ..lower.shape import positions
+from .arrays import cast, positions, take_rows
 from .sorting import sort_order
 from .threads import LANES, call, fresh, in_parallel, is_writing_in_place, stored, thread_ranges
 

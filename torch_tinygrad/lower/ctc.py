@@ -6,12 +6,12 @@ import math
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.uop.ops import UOp
 
-from ..kernels.loops import Loops, as_index, run
+from torch_tinygrad.kernels.arrays import positions
+
+from ..kernels.loops import Loops, Value, as_index, run
 from .gather import gather
 from .registry import Meta, lowers
-from .shape import positions
 
 aten = torch.ops.aten
 INF = math.inf
@@ -53,10 +53,10 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     used = (place <= numbers([2 * t for t in target_lengths])).where(0.0, -INF).cast(dtype).contiguous()
     start = (used.eq(0) & (place < 2)).where(0.0, -INF).cast(dtype)
 
-    def body(k: Loops, alpha: UOp, log_probs: UOp, labels: UOp, skip: UOp, used: UOp, start: UOp) -> None:
+    def body(k: Loops, alpha: Value, log_probs: Value, labels: Value, skip: Value, used: Value, start: Value) -> None:
         rows = k.problem * (length * states)
 
-        def emitted(time, state) -> UOp:
+        def emitted(time, state) -> Value:
             label = as_index(k.load(labels, k.problem * states + state), classes)
             return k.load(log_probs, (time * batch + k.problem) * classes + label)
 

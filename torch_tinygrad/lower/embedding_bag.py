@@ -8,7 +8,8 @@ import math
 import torch
 from tinygrad import Tensor, dtypes
 
-from .embedding import accumulate_rows
+from torch_tinygrad.kernels.added_rows import accumulate_rows
+
 from .matmul import accumulator
 from .registry import lowers
 from .taps import positions, take

@@ -6,17 +6,17 @@ import math
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.uop.ops import UOp
 
-from ..kernels.loops import Loops, as_index, as_int, run
+from torch_tinygrad.kernels.arrays import positions, zeros
+
+from ..kernels.loops import Loops, Value, as_index, as_int, run
 from .registry import lowers
-from .shape import positions, zeros
 
 aten = torch.ops.aten
 NEVER = 2**31 - 1
 
 
-def size_of(x: UOp) -> UOp:
+def size_of(x: Value) -> Value:
     return (x < 0).where(-x, x)
 
 
@@ -34,7 +34,7 @@ def lu(a: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
         return a, zeros((*lead, steps), dtypes.int32), zeros(lead, dtypes.int32)
     outs = [a, zeros((*lead, steps), dtypes.int32), zeros(lead, dtypes.int32)]
 
-    def body(k: Loops, a: UOp, pivots: UOp, info: UOp) -> None:
+    def body(k: Loops, a: Value, pivots: Value, info: Value) -> None:
         start = k.problem * (rows * columns)
         failed = k.variable(NEVER, dtypes.int32)
         with k.loop(steps) as step:
@@ -95,7 +95,7 @@ def cholesky(a: Tensor) -> tuple[Tensor, Tensor]:
     if not batch or not size:
         return a, zeros(lead, dtypes.int32)
 
-    def body(k: Loops, a: UOp, info: UOp) -> None:
+    def body(k: Loops, a: Value, info: Value) -> None:
         start = k.problem * (size * size)
         failed = k.variable(NEVER, dtypes.int32)
         with k.loop(size) as step:

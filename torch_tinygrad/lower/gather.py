@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.kernels.arrays import positions, take_rows, zeros
 from torch_tinygrad.trace.geometry import strides_of
 
 from .nonzero import mask_indices, true_positions
 from .registry import Meta, lowers
-from .shape import positions, positive, zeros
+from .shape import positive
 
 aten = torch.ops.aten
 
@@ -21,37 +22,6 @@ def wrapped(index: Tensor, size: int) -> Tensor:
     """An index as int32 (int64 for huge sizes) with negative values counted from the end."""
     index = index.cast(dtypes.int32 if size < 2**31 else dtypes.int64)
     return (index < 0).where(index + size, index)
-
-
-def _unsplittable(size: int) -> int:
-    """The greatest size, up to this one, that tinygrad's scheduler has no reason to reduce in two kernels: it splits
-    big reductions by a divisor from 8 to 256, and would not see that this one is about to become a direct load."""
-    if size >= 32768:
-        while any(size % d == 0 for d in range(8, 257)):
-            size -= 1
-    return size
-
-
-def take_rows(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """`x` with dimension `dim` replaced by the dimensions of the non-negative `index`."""
-    before, after = tuple(x.shape[:dim]), tuple(x.shape[dim + 1 :])
-    shape = (*before, *index.shape, *after)
-    if 0 in shape or not x.shape[dim]:
-        return zeros(shape, x.dtype)
-    if x.shape[dim] == 1:
-        return x.reshape((*before, *(1 for _ in index.shape), *after)).expand(shape)
-    size, whole, count = x.shape[dim], _unsplittable(x.shape[dim]), index.numel()
-    rows = x.reshape(math.prod(before), 1, size, math.prod(after))
-    index = index.reshape(1, count, 1, 1)
-    taken = _one_hot_sum(rows.shrink((None, None, (0, whole), None)), index)
-    if whole < size:
-        rest = _one_hot_sum(rows.shrink((None, None, (whole, size), None)), index - whole)
-        taken = (index.squeeze(2) < whole).where(taken, rest)
-    return taken.reshape(shape)
-
-
-def _one_hot_sum(rows: Tensor, index: Tensor) -> Tensor:
-    return (index == positions(rows.shape[2], 2, 4)).where(rows, 0).sum(2, dtype=rows.dtype)
 
 
 def take_flat(x: Tensor, index: Tensor) -> Tensor:

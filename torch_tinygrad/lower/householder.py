@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from tinygrad import Tensor
-from tinygrad.uop.ops import UOp
 
-from ..kernels.loops import Loops, run
+from torch_tinygrad.kernels.arrays import positions, zeros
+
+from ..kernels.loops import Loops, Value, run
 from .factor import batch_of, lower_triangle
 from .registry import lowers
-from .shape import positions, zeros
 from .solve import joint_batch, transposed
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ def reflections(a: Tensor) -> tuple[Tensor, Tensor]:
     if 0 in (steps, batch):
         return a, factors
 
-    def body(k: Loops, a: UOp, factors: UOp) -> None:
+    def body(k: Loops, a: Value, factors: Value) -> None:
         start = k.problem * (rows * columns)
         with k.loop(steps) as step:
             line = start + step * columns
@@ -52,7 +52,7 @@ def reflections(a: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, factors
 
 
-def _reflect(k: Loops, vectors: UOp, first, step, width, rows, target: UOp, start, column, columns, factor) -> None:
+def _reflect(k: Loops, vectors: Value, first, step, width, rows, target: Value, start, column, columns, factor) -> None:
     """One column of the target, reflected by the `step`-th vector."""
     top = start + step * columns + column
     dot = k.variable(k.load(target, top), target.dtype)
@@ -76,7 +76,7 @@ def reflected(vectors: Tensor, factors: Tensor, target: Tensor, transpose: bool)
     if 0 in (rows, columns, steps, batch):
         return target
 
-    def body(k: Loops, target: UOp, vectors: UOp, factors: UOp) -> None:
+    def body(k: Loops, target: Value, vectors: Value, factors: Value) -> None:
         with k.share(columns) as column, k.loop(steps) as turn:
             step = turn if transpose else steps - 1 - turn
             first, start = k.problem * (rows * width), k.problem * (rows * columns)

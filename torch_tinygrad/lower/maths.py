@@ -7,8 +7,8 @@ import math
 
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
-from tinygrad.uop.ops import Ops
 
+from torch_tinygrad.kernels.arrays import fused
 from torch_tinygrad.lower.registry import is_number
 from torch_tinygrad.target import target
 
@@ -105,8 +105,8 @@ def copysign(magnitude: Tensor, sign: Tensor) -> Tensor:
 
 
 def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
-    """a * b + c, rounded once. Nothing else is: see `engine/exact.py`."""
-    return a.alu(Ops.MULACC, operand(b, a.dtype), operand(c, a.dtype))
+    """a * b + c, rounded once. Nothing else is: see `corrections/arithmetic.py`."""
+    return fused(a, operand(b, a.dtype), operand(c, a.dtype))
 
 
 def polynomial(x: Tensor, coefficients: list[float]) -> Tensor:

@@ -6,10 +6,11 @@ import torch
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
+from torch_tinygrad.kernels.arrays import cast
 from torch_tinygrad.target import target
 
 from . import elementary as e
-from .registry import cast, is_number, lowers
+from .registry import is_number, lowers
 
 aten = torch.ops.aten
 HALVES = (dtypes.float16, dtypes.bfloat16)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.uop.ops import UOp
 
-from ..kernels.loops import Loops, run
+from torch_tinygrad.kernels.arrays import zeros
+
+from ..kernels.loops import Loops, Value, run
 from . import elementary as e
 from .factor import batch_of
 from .maths import widen
 from .registry import lowers
-from .shape import zeros
 
 aten = torch.ops.aten
 
@@ -45,15 +45,15 @@ def matrix_exp(a: Tensor) -> Tensor:
     squarings = sum((n.cast(dtypes.int32) for n in needed[1:]), needed[0].cast(dtypes.int32)).contiguous()
     scaled = a * e.exp2(-squarings.cast(a.dtype))
 
-    def body(k: Loops, result: UOp, product: UOp, left: UOp, right: UOp, *given: UOp) -> None:
+    def body(k: Loops, result: Value, product: Value, left: Value, right: Value, *given: Value) -> None:
         second, third, sixth, first, squarings = given
         start = k.problem * (size * size)
 
-        def rounded(value: UOp) -> UOp:
+        def rounded(value: Value) -> Value:
             """In a place of its own: compilers fuse a product and a sum, which rounds once."""
             return k.value(k.variable(value, value.dtype))
 
-        def multiply(target: UOp, a: UOp, b: UOp) -> None:
+        def multiply(target: Value, a: Value, b: Value) -> None:
             with k.share_grid(size, size) as (row, column):
                 total = k.variable(0, target.dtype)
                 with k.loop(size) as at:
@@ -62,11 +62,11 @@ def matrix_exp(a: Tensor) -> Tensor:
                 k.store((target, start + row * size + column, k.value(total)))
             k.sync()
 
-        def add(target: UOp, number: int, other: UOp | None = None) -> None:
+        def add(target: Value, number: int, other: Value | None = None) -> None:
             """One of the sums, and another matrix."""
             with k.share_grid(size, size) as (row, column):
                 place = start + row * size + column
-                total = row.eq(column).where(UOp.const(SUMS[number][0], target.dtype), UOp.const(0.0, target.dtype))
+                total = row.eq(column).where(Value.const(SUMS[number][0], target.dtype), Value.const(0.0, target.dtype))
                 for coefficient, power in zip(SUMS[number][1:], (first, second, third, sixth), strict=True):
                     total = total + rounded(k.load(power, place) * coefficient)
                 k.store((target, place, total if other is None else total + k.load(other, place)))

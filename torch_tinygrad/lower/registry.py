@@ -77,6 +77,19 @@ class Lowering:
         return self.function(*positional, **named)
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """A lowering's result that is several tensors of one shape, along the last dimension."""
+
+    values: tuple[Tensor, ...]
+
+    def cast(self, dtype: DType) -> SideBySide:
+        return SideBySide(tuple(value.cast(dtype) for value in self.values))
+
+    def cat(self) -> Tensor:
+        return self.values[0].cat(*self.values[1:], dim=-1)
+
+
 LOWERINGS: dict[str, Lowering] = {}
 
 
@@ -147,8 +160,3 @@ def _result_type(values: list) -> torch.dtype:
         if result is None or kind(d) > kind(result):
             result = d
     return result
-
-
-def cast(value, dtype: DType):
-    """A tensor in `dtype`; a number stays a number (tinygrad's constants are weak)."""
-    return value.cast(dtype) if isinstance(value, Tensor) and value.dtype != dtype else value

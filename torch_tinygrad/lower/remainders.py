@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 from tinygrad import Tensor, dtypes
-from tinygrad.uop.ops import Ops, UOp
 
-from ..kernels.loops import Loops, run_each
+from ..kernels.arrays import fused, zeros
+from ..kernels.loops import Loops, Value, run_each
 from . import maths as m
 from .maths import fma
-from .shape import zeros
 
 # Digits of a quotient that one step takes off: its product with the divisor is exact.
 STEP = {dtypes.float32: 28, dtypes.float64: 51}
@@ -21,7 +20,7 @@ FARTHEST = 127 + 149
 def _off(rest, step):
     """`rest` less the whole multiples of `step` in it."""
     quotient = (rest / step).trunc()
-    rest = fma(-quotient, step, rest) if isinstance(rest, Tensor) else (-quotient).alu(Ops.MULACC, step, rest)
+    rest = fma(-quotient, step, rest) if isinstance(rest, Tensor) else fused(-quotient, step, rest)
     rest = (rest < 0).where(rest + step, rest)
     return (rest < step).where(rest, rest - step)
 
@@ -40,12 +39,12 @@ def _of_double(size: Tensor, step: Tensor) -> Tensor:
     shape = tuple(int(s) for s in (size + step).shape)
     digits = 2.0 ** STEP[dtypes.float64]
 
-    def body(k: Loops, out: UOp, size: UOp, step: UOp) -> None:
+    def body(k: Loops, out: Value, size: Value, step: Value) -> None:
         least = k.load(step, k.problem)
         rest, multiple = k.variable(k.load(size, k.problem), out.dtype), k.variable(least, out.dtype)
         last = k.variable(least, out.dtype)
 
-        def has_room() -> UOp:
+        def has_room() -> Value:
             return (k.value(rest) * (1 / digits) < k.value(multiple)).logical_not()
 
         with k.repeat(has_room):

@@ -10,10 +10,9 @@ from tinygrad import Tensor
 from torch_tinygrad.trace.decisions import decide
 
 from ..kernels.threads import SMALL, stored
-from ..values.blocks import SideBySide
 from . import elementary as e
 from .matmul import accumulator
-from .registry import lowers
+from .registry import SideBySide, lowers
 
 aten = torch.ops.aten
 

@@ -8,13 +8,16 @@ import math
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.kernels.arrays import cast, take_rows, zeros
+from torch_tinygrad.kernels.counting import running_count
+
 from ..kernels.updates import accumulator, identity, update
 from .cast import convert
-from .gather import join_indices, take_flat, take_rows
+from .gather import join_indices, take_flat
 from .maths import operand
-from .nonzero import running_count, true_positions
-from .registry import Meta, cast, is_number, lowers
-from .shape import positive, zeros
+from .nonzero import true_positions
+from .registry import Meta, is_number, lowers
+from .shape import positive
 
 aten = torch.ops.aten
 

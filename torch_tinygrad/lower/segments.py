@@ -6,22 +6,23 @@ import math
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.uop.ops import UOp
 
-from ..kernels.loops import Loops, as_index, run_each
+from torch_tinygrad.kernels.arrays import zeros
+
+from ..kernels.loops import Loops, Value, as_index, run_each
 from .maths import widest_float
 from .registry import Meta, lowers
 from .scan import running_sum
-from .shape import positive, zeros
+from .shape import positive
 
 aten = torch.ops.aten
 
 
-def _greater(old: UOp, new: UOp) -> UOp:
+def _greater(old: Value, new: Value) -> Value:
     return ((old < new) | new.ne(new)).where(new, old)
 
 
-def _smaller(old: UOp, new: UOp) -> UOp:
+def _smaller(old: Value, new: Value) -> Value:
     return ((new < old) | new.ne(new)).where(new, old)
 
 
@@ -66,7 +67,7 @@ def segment_reduce(
         total = Tensor.full((outer, count, inner), first, dtype=data.dtype)
     else:
 
-        def body(k: Loops, out: UOp, begins: UOp, ends: UOp, data: UOp) -> None:
+        def body(k: Loops, out: Value, begins: Value, ends: Value, data: Value) -> None:
             end = k.load(ends, k.problem)
             at, total = k.variable(k.load(begins, k.problem), dtypes.int32), k.variable(first, out.dtype)
             where = k.problem // (count * inner) * (size * inner) + k.problem % inner

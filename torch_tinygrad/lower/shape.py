@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from tinygrad import Tensor, dtypes
-from tinygrad.dtype import DType
+from tinygrad import Tensor
 
-from .registry import TO_TINY, Meta, cast, lowers
+from torch_tinygrad.kernels.arrays import cast, positions, zeros
+
+from .registry import TO_TINY, Meta, lowers
 
 aten = torch.ops.aten
 
@@ -17,17 +18,6 @@ aten = torch.ops.aten
 def positive(dim: int, ndim: int) -> int:
     """A dimension counted from the front; 0-dim tensors count as having one."""
     return dim % max(ndim, 1)
-
-
-def positions(size: int, dim: int = 0, ndim: int = 1) -> Tensor:
-    """0, 1, ... size-1 along `dim` of a tensor of `ndim` dimensions."""
-    dtype = dtypes.int32 if size < 2**31 else dtypes.int64
-    return Tensor.arange(size, dtype=dtype).reshape(tuple(size if d == dim else 1 for d in range(ndim)))
-
-
-def zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:
-    """Zeros that fold into their users instead of becoming a buffer."""
-    return Tensor.full(shape, 0, dtype=dtype, buffer=False)
 
 
 @lowers(aten.cat.default)

@@ -6,13 +6,13 @@ import math
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.uop.ops import UOp
 
-from ..kernels.loops import Loops, as_index, run
+from torch_tinygrad.kernels.arrays import positions
+
+from ..kernels.loops import Loops, Value, as_index, run
 from .factor import batch_of, lower_triangle
 from .gather import gather
 from .registry import Meta, lowers
-from .shape import positions
 
 aten = torch.ops.aten
 
@@ -33,7 +33,7 @@ def solve_lower(a: Tensor, b: Tensor, unit: bool) -> Tensor:
     if 0 in (size, columns, batch) or (unit and size == 1):
         return b
 
-    def body(k: Loops, x: UOp, a: UOp) -> None:
+    def body(k: Loops, x: Value, a: Value) -> None:
         matrix, start = k.problem * (size * size), k.problem * (size * columns)
         with k.loop(size) as step:
             line = start + step * columns
@@ -81,7 +81,7 @@ def row_order(pivots: Tensor, size: int) -> Tensor:
     if 0 in (steps, batch, size):
         return start
 
-    def body(k: Loops, order: UOp, pivots: UOp) -> None:
+    def body(k: Loops, order: Value, pivots: Value) -> None:
         first = k.problem * size
         with k.loop(steps) as step:
             other = first + as_index(k.load(pivots, k.problem * steps + step) - 1, size)

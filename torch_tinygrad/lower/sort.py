@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.kernels.arrays import positions, zeros
+from torch_tinygrad.kernels.counting import search
+
 from ..kernels.sorting import sort_keys, sort_order
 from ..kernels.updates import update
 from .gather import gather
-from .nonzero import search
 from .registry import Meta, lowers
-from .shape import positions, positive, zeros
+from .shape import positive
 
 aten = torch.ops.aten
 

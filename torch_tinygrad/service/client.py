@@ -120,8 +120,8 @@ class Client:
         """What a compile depends on here, besides the trace; nothing where there is no compiler."""
         import torch
 
+        from torch_tinygrad import clang
         from torch_tinygrad.choice import chosen_device
-        from torch_tinygrad.engine import clang
 
         command = clang.command()
         if command is None and chosen_device() == "CPU":

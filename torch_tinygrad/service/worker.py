@@ -61,8 +61,8 @@ def _prepare(command: list[str] | None) -> str:
     torch_tinygrad.load()
     from tinygrad.helpers import PARALLEL
 
-    from torch_tinygrad import cache
-    from torch_tinygrad.engine import clang, compile, devices, kernel_cache, sizes  # noqa: F401
+    from torch_tinygrad import cache, clang
+    from torch_tinygrad.engine import compile, devices, kernel_cache, sizes  # noqa: F401
 
     clang.use(command)
     digest = cache.digest(devices.device_name(0))
@@ -77,8 +77,9 @@ def _compiled(message: bytes, bounds: Bounds) -> bytes | Failure:
     """In the forked process: the program's bytes."""
     import torch
 
+    from torch_tinygrad import clang
     from torch_tinygrad.choice import is_host
-    from torch_tinygrad.engine import clang, compile, devices, plans, remote, sizes
+    from torch_tinygrad.engine import compile, devices, plans, remote, sizes
 
     try:
         trace, varying, device_index, seen, settings = pickle.loads(message)

@@ -11,27 +11,14 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tinygrad import Tensor
-from tinygrad.dtype import DType
 from tinygrad.uop.ops import Ops, UOp
 
 from ..kernels.threads import unshaped
+from ..lower.registry import SideBySide
 from .in_place import held
 
 # Bytes that parts start at multiples of, as buffers do.
 ALIGNMENT = 64
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """A lowering's result that is several tensors of one shape, along the last dimension."""
-
-    values: tuple[Tensor, ...]
-
-    def cast(self, dtype: DType) -> SideBySide:
-        return SideBySide(tuple(value.cast(dtype) for value in self.values))
-
-    def cat(self) -> Tensor:
-        return self.values[0].cat(*self.values[1:], dim=-1)
 
 
 @dataclass

@@ -21,8 +21,8 @@ from torch_tinygrad.trace.sequence import SEQUENCE
 from ..kernels.threads import SMALL
 from ..lower.complex import Complex, as_complex, lowering_of
 from ..lower.random import Random
-from ..lower.registry import LOWERINGS, PART_OF, TO_TINY, Meta
-from .blocks import Places, SideBySide
+from ..lower.registry import LOWERINGS, PART_OF, TO_TINY, Meta, SideBySide
+from .blocks import Places
 from .channels_last import order_of
 from .costs import Costs
 from .in_place import held

@@ -6,16 +6,16 @@ import math
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.uop.ops import UOp
 
-from ...kernels.loops import Loops, run_each
+from torch_tinygrad.kernels.arrays import zeros
+
+from ...kernels.loops import Loops, Value, run_each
 from .. import angles
 from .. import elementary as e
 from .. import maths as m
 from ..maths import operands, polynomial, widest_float
 from ..pointwise import register_unary
 from ..registry import lowers
-from ..shape import zeros
 from ..special import lgamma
 
 aten = torch.ops.aten
@@ -23,19 +23,19 @@ MOST_TERMS = 2000
 EPSILON = {dtypes.float32: 2.0**-24, dtypes.float64: 2.0**-53}
 
 
-def magnitude(x: UOp) -> UOp:
+def magnitude(x: Value) -> Value:
     return (x < 0).where(-x, x)
 
 
 def series(a: Tensor, x: Tensor) -> Tensor:
     """1 + x/(a+1) + x^2/((a+1)(a+2)) + ..."""
 
-    def body(k: Loops, out: UOp, a: UOp, x: UOp) -> None:
+    def body(k: Loops, out: Value, a: Value, x: Value) -> None:
         start, point = k.load(a, k.problem), k.load(x, k.problem)
         term, total = k.variable(1.0, out.dtype), k.variable(1.0, out.dtype)
         done = k.variable(0, dtypes.int32)
 
-        def goes_on() -> UOp:
+        def goes_on() -> Value:
             return (k.value(total) * EPSILON[out.dtype] < k.value(term)) & (k.value(done) < MOST_TERMS)
 
         with k.repeat(goes_on):
@@ -52,17 +52,17 @@ def fraction(a: Tensor, x: Tensor) -> Tensor:
     """The continued fraction 1/(x+1-a- 1(1-a)/(x+3-a- 2(2-a)/(x+5-a- ...))), by Lentz' method."""
     tiny = 1e-30
 
-    def body(k: Loops, out: UOp, a: UOp, x: UOp) -> None:
+    def body(k: Loops, out: Value, a: Value, x: Value) -> None:
         start, point = k.load(a, k.problem), k.load(x, k.problem)
         first = point + 1.0 - start
         above, below = k.variable(1.0 / tiny, out.dtype), k.variable(1.0 / first, out.dtype)
         total, change = k.variable(1.0 / first, out.dtype), k.variable(0.0, out.dtype)
         done = k.variable(0, dtypes.int32)
 
-        def goes_on() -> UOp:
+        def goes_on() -> Value:
             return (magnitude(k.value(change) - 1.0) > EPSILON[out.dtype]) & (k.value(done) < MOST_TERMS)
 
-        def apart(value: UOp) -> UOp:
+        def apart(value: Value) -> Value:
             return (magnitude(value) < tiny).where(tiny, value)
 
         with k.repeat(goes_on):
@@ -119,7 +119,7 @@ EULER_MACLAURIN = [
 def power_sum(exponent: Tensor, q: Tensor, last: Tensor) -> Tensor:
     """The sum of (q+k)**-exponent for k from 0 to `last`. Negative bases take whole exponents."""
 
-    def body(k: Loops, out: UOp, exponent: UOp, q: UOp, last: UOp) -> None:
+    def body(k: Loops, out: Value, exponent: Value, q: Value, last: Value) -> None:
         power, start, end = (k.load(t, k.problem) for t in (exponent, q, last))
         is_odd = (power * 0.5).trunc().ne(power * 0.5)
         total, done = k.variable(0.0, out.dtype), k.variable(0, dtypes.int32)

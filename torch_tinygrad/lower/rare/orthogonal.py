@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.uop.ops import UOp
 
-from ...kernels.loops import Loops, run_each
+from torch_tinygrad.kernels.arrays import zeros
+
+from ...kernels.loops import Loops, Value, run_each
 from .. import angles
 from .. import maths as m
 from ..registry import lowers
-from ..shape import zeros
 from ..trigonometry import acos
 
 aten = torch.ops.aten
 
 # The polynomial of degree k+1 from x, the ones of degrees k and k-1, and k.
-Step = Callable[[UOp, UOp, UOp, UOp], UOp]
+Step = Callable[[Value, Value, Value, Value], Value]
 
 
 def chebyshev_step(x, now, before, k):
@@ -54,7 +54,7 @@ def recurrence(x: Tensor, degree: Tensor, first: Tensor, step: Step) -> Tensor:
     if not x.numel():
         return x
 
-    def body(k: Loops, out: UOp, x: UOp, degree: UOp, first: UOp) -> None:
+    def body(k: Loops, out: Value, x: Value, degree: Value, first: Value) -> None:
         point, last = k.load(x, k.problem), k.load(degree, k.problem)
         before, now = k.variable(1.0, out.dtype), k.variable(k.load(first, k.problem), out.dtype)
         done = k.variable(1, dtypes.int32)
