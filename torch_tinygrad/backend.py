@@ -37,6 +37,7 @@ def prepare() -> None:
     from .choice import chosen_device, is_host, library, open_chosen
     from .facts import facts
     from .service import requests
+    from .service.bounds import MAY_PASS
     from .trace.nodes import Number, Region, Storage, Trace
 
     if not is_host():
@@ -68,6 +69,7 @@ def prepare() -> None:
         "Number": Number,
         "Storage": Storage,
         "Trace": Trace,
+        "MAY_PASS": MAY_PASS,
     }
     global _kernels
     _kernels = data_dependent.register()

@@ -37,7 +37,7 @@ bool is_pending(const at::Tensor& tensor) {
 void assert_within(const at::Tensor& tensor, double least, double most, const char* message) {
   if (tensor.numel() == 0) return;
   DeviceLock lock;
-  if (!is_pending(tensor) && is_host(tensor.device().index())) {
+  if (!is_pending(tensor) && shares_host_memory()) {
     TORCH_CHECK(are_within(on_host(tensor, message), least, most).item().toBool(), message);
   } else {
     const at::Tensor holds = are_within(tensor, least, most);

@@ -50,7 +50,7 @@ std::shared_ptr<Buffer> host_buffer(c10::DeviceIndex device, size_t nbytes) {
 
 std::shared_ptr<Buffer> adopted_buffer(c10::DeviceIndex device, size_t nbytes, c10::Storage owner) {
   count_buffer(device, static_cast<int64_t>(nbytes));
-  void* const host = is_host(device) ? owner.mutable_data() : nullptr;
+  void* const host = shares_host_memory() ? owner.mutable_data() : nullptr;
   return std::make_shared<Buffer>(device, nbytes, host, nullptr, std::move(owner));
 }
 
@@ -69,7 +69,7 @@ void release_objects() {
 }
 
 std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes) {
-  if (is_host(device)) return host_buffer(device, nbytes);
+  if (shares_host_memory()) return host_buffer(device, nbytes);
   check_memory_limit(device, nbytes);
   if (const auto on = aten_device(device)) {
     const KernelsOnly kernels_only;
@@ -80,7 +80,7 @@ std::shared_ptr<Buffer> new_buffer(c10::DeviceIndex device, size_t nbytes) {
 }
 
 std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size_t nbytes) {
-  if (is_host(device)) {
+  if (shares_host_memory()) {
     auto buffer = host_buffer(device, nbytes);
     std::memcpy(buffer->host, source, nbytes);
     return buffer;

@@ -165,95 +165,82 @@ bool has_unfit_number(const Call& call, c10::ArrayRef<c10::IValue> args) {
   });
 }
 
-void gather(Call& call, torch::jit::Stack& stack, size_t base) {
-  call.key = call.info.hash;
-  for (size_t i = 0; i < call.info.args.size(); i++) {
-    c10::IValue& slot = stack[base + i];
-    switch (call.info.args[i].kind) {
-      case OpInfo::Kind::Tensor:
-        if (slot.isNone()) {
-          call.key.add(uint64_t{1});
-        } else {
-          gather_tensor(call, slot, slot.toTensor(), i);
-        }
-        break;
-      case OpInfo::Kind::TensorList:
-        if (slot.isNone()) {
-          call.key.add(uint64_t{1});
-        } else {
-          const auto& list = slot.toListRef();
-          call.key.add(list.size());
-          for (const auto& v : list) {
-            c10::IValue same = v;
-            gather_tensor(call, same, v.toTensor(), i);
-          }
-        }
-        break;
-      case OpInfo::Kind::OptionalTensorList: {
-        if (slot.isNone()) {
-          call.key.add(uint64_t{1});
-          break;
-        }
-        if (call.info.index) {
-          expand_masks(call, slot, stack[base].toTensor());
-          if (call.masked) check_index_put(call, stack[base].toTensor(), stack[base + 2].toTensor());
-        }
-        auto list = slot.toList();
-        call.key.add(list.size());
-        for (size_t k = 0; k < list.size(); k++) {
-          c10::IValue element = list.get(k);
-          if (element.isNone()) {
-            call.key.add(uint64_t{1});
-            continue;
-          }
-          c10::IValue moved = element;
-          gather_tensor(call, moved, element.toTensor(), i);
-          if (!moved.toTensor().is_same(element.toTensor())) {
-            auto copy = list.copy();
-            copy.set(k, moved);
-            list = copy;
-            slot = copy;
-          }
-        }
-        break;
-      }
-      case OpInfo::Kind::Scalar:
-        if (call.info.args[i].lift && !slot.isComplexDouble()) {
-          hash_scalar_kind(call, slot);
-        } else {
-          hash_value(call.key, slot);
-        }
-        break;
-      case OpInfo::Kind::ScalarList:
-        call.key.add(slot.toListRef().size());
-        for (const auto& v : slot.toListRef()) hash_scalar_kind(call, v);
-        break;
-      case OpInfo::Kind::Float:
-        if (call.info.args[i].lift && slot.isDouble() && !call.info.random) {  // distributions refuse some numbers
-          hash_scalar_kind(call, slot);
-        } else {
-          hash_value(call.key, slot);
-        }
-        break;
-      case OpInfo::Kind::Generator:
-        break;
-      case OpInfo::Kind::Device:
-        if (!slot.isNone() && call.tensors.empty() && slot.toDevice().type() == c10::DeviceType::PrivateUse1 && slot.toDevice().has_index())
-          call.device = slot.toDevice().index();
-        break;
-      case OpInfo::Kind::Value:
-        hash_value(call.key, slot);
-        break;
+namespace {
+
+void gather_list(Call& call, const c10::IValue& list, size_t argument) {
+  const auto& elements = list.toListRef();
+  call.key.add(elements.size());
+  for (const auto& element : elements) {
+    c10::IValue same = element;
+    gather_tensor(call, same, element.toTensor(), argument);
+  }
+}
+
+// Some of an operator's dimensions, or all of them, have an index. Where one moves to the device the list is another.
+void gather_indices(Call& call, c10::IValue& slot, size_t argument) {
+  auto list = slot.toList();
+  call.key.add(list.size());
+  for (size_t k = 0; k < list.size(); k++) {
+    c10::IValue element = list.get(k);
+    if (element.isNone()) {
+      call.key.add(uint64_t{1});
+      continue;
     }
+    c10::IValue moved = element;
+    gather_tensor(call, moved, element.toTensor(), argument);
+    if (moved.toTensor().is_same(element.toTensor())) continue;
+    auto copy = list.copy();
+    copy.set(k, moved);
+    list = copy;
+    slot = copy;
   }
-  if (call.device < 0) call.device = current_device();
-  if (has_unfit_number(call, torch::jit::last(stack, call.info.args.size()))) call.key.add(uint64_t{21});
-  if (call.info.absolute) {
-    call.aliased = true;
-    for (const auto& t : call.tensors) call.key.add(static_cast<uint64_t>(t.storage_offset())), call.key.add(t.storage().nbytes());
+}
+
+// A number that may be an input of programs: its kind alone is part of the key.
+void gather_number(Call& call, const c10::IValue& number, bool is_input) {
+  if (is_input) {
+    hash_scalar_kind(call, number);
+  } else {
+    hash_value(call.key, number);
   }
-  if (!call.info.writes || call.tensors.size() < 2) return;
-  // What is written may overlap what is read: whether that is an error depends on where both lie.
+}
+
+void gather_argument(Call& call, torch::jit::Stack& stack, size_t base, size_t i) {
+  const OpInfo::Arg& argument = call.info.args[i];
+  c10::IValue& slot = stack[base + i];
+  if (slot.isNone() && argument.kind <= OpInfo::Kind::OptionalTensorList) return call.key.add(uint64_t{1});
+  switch (argument.kind) {
+    case OpInfo::Kind::Tensor:
+      return gather_tensor(call, slot, slot.toTensor(), i);
+    case OpInfo::Kind::TensorList:
+      return gather_list(call, slot, i);
+    case OpInfo::Kind::OptionalTensorList:
+      if (call.info.index) {
+        expand_masks(call, slot, stack[base].toTensor());
+        if (call.masked) check_index_put(call, stack[base].toTensor(), stack[base + 2].toTensor());
+      }
+      return gather_indices(call, slot, i);
+    case OpInfo::Kind::Scalar:
+      return gather_number(call, slot, argument.lift && !slot.isComplexDouble());
+    case OpInfo::Kind::ScalarList:
+      call.key.add(slot.toListRef().size());
+      for (const auto& number : slot.toListRef()) hash_scalar_kind(call, number);
+      return;
+    case OpInfo::Kind::Float:  // distributions refuse some numbers
+      return gather_number(call, slot, argument.lift && slot.isDouble() && !call.info.random);
+    case OpInfo::Kind::Generator:
+      return;
+    case OpInfo::Kind::Device:
+      if (!slot.isNone() && call.tensors.empty() && slot.toDevice().type() == c10::DeviceType::PrivateUse1 && slot.toDevice().has_index())
+        call.device = slot.toDevice().index();
+      return;
+    case OpInfo::Kind::Value:
+      return hash_value(call.key, slot);
+  }
+}
+
+// What is written may overlap what is read: whether that is an error depends on where both lie.
+void gather_aliases(Call& call) {
   for (size_t i = 0; i < call.tensors.size(); i++) {
     for (size_t j = 0; j < i; j++) {
       if (!call.tensors[i].storage().is_alias_of(call.tensors[j].storage())) continue;
@@ -263,6 +250,20 @@ void gather(Call& call, torch::jit::Stack& stack, size_t base) {
     }
     if (i >= 16) break;  // foreach forms: lists do not alias themselves
   }
+}
+
+}  // namespace
+
+void gather(Call& call, torch::jit::Stack& stack, size_t base) {
+  call.key = call.info.hash;
+  for (size_t i = 0; i < call.info.args.size(); i++) gather_argument(call, stack, base, i);
+  if (call.device < 0) call.device = current_device();
+  if (has_unfit_number(call, torch::jit::last(stack, call.info.args.size()))) call.key.add(uint64_t{21});
+  if (call.info.absolute) {
+    call.aliased = true;
+    for (const auto& t : call.tensors) call.key.add(static_cast<uint64_t>(t.storage_offset())), call.key.add(t.storage().nbytes());
+  }
+  if (call.info.writes && call.tensors.size() >= 2) gather_aliases(call);
 }
 
 }  // namespace tiny

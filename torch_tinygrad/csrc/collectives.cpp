@@ -59,7 +59,7 @@ void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     });
   }
   op.callBoxed(stack);
-  const bool shares = pairs.empty() || is_host(pairs[0].first.device().index());
+  const bool shares = pairs.empty() || shares_host_memory();
   for (size_t i = base; i < stack->size(); i++) {
     c10::IValue& value = (*stack)[i];
     if (!shares && is_a<c10d::Work>(value)) value.toCustomClass<c10d::Work>()->wait();

@@ -155,8 +155,7 @@ py::object compiled_by(const F& f) {
     CompileFailed failure;
     failure.message = py::str(error.value()).cast<std::string>();
     failure.interrupt = !PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception);
-    failure.passing =
-        failure.interrupt || error.matches(PyExc_MemoryError) || error.matches(PyExc_OSError) || py::hasattr(error.value(), "returncode");
+    failure.passing = failure.interrupt || error.matches(python_side().MAY_PASS);
     if (py::hasattr(error.value(), "tiny_node")) failure.node = error.value().attr("tiny_node").cast<int64_t>();
     error.restore();
     PyErr_Fetch(&failed_type, &failed_value, &failed_traceback);
@@ -195,7 +194,7 @@ std::shared_ptr<SizedProgram> compile_sizes(const Trace& trace, const std::vecto
 }
 
 std::shared_ptr<Program> program_from_bytes(std::string_view bytes, c10::DeviceIndex device) {
-  if (is_host(device)) return HostProgram::read_from(bytes);
+  if (shares_host_memory()) return HostProgram::read_from(bytes);
   py::gil_scoped_acquire gil;
   try {
     return std::make_shared<ObjectProgram>(python_side().load(py::bytes(bytes.data(), bytes.size()), static_cast<int>(device)));

@@ -105,7 +105,7 @@ class Search {
 
   // A program for many sizes, this trace's among them. Two traces of one structure are enough to ask for it.
   Entry* of_many_sizes() {
-    if (!sizes_vary() || !is_host(trace_.device) || trace_.nodes.size() > kMostNodes) return nullptr;
+    if (!sizes_vary() || !shares_host_memory() || trace_.nodes.size() > kMostNodes) return nullptr;
     Integers integers = Integers::of(trace_);
     SizeFamily& sizes = size_family_of(integers.structure);
     take_up_sizes(sizes, integers.structure);

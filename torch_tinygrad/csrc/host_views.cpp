@@ -11,7 +11,7 @@
 namespace tiny {
 
 at::Tensor host_view(const at::Tensor& tensor, const char* reason) {
-  if (!is_host(tensor.device().index()) || tensor.numel() == 0) {
+  if (!shares_host_memory() || tensor.numel() == 0) {
     DeviceLock lock;
     return on_host(tensor, reason);
   }

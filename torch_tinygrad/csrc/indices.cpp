@@ -40,7 +40,7 @@ at::Tensor whole(const at::Tensor& tensor) {
 // The range of a tensor's values, from themselves.
 Range found_range(const at::Tensor& tensor) {
   constexpr int64_t kMaxElements = 1 << 20;
-  if (!is_host(tensor.device().index()) && tensor.numel() > kMaxElements) {
+  if (!shares_host_memory() && tensor.numel() > kMaxElements) {
     const auto [least, most] = at::aminmax(tensor);
     return Range::of(least.item().toLong(), most.item().toLong());
   }

@@ -148,7 +148,7 @@ void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         return t;
       }
       device = t.device().index();
-      const bool shares = t.layout() == at::kStrided && !t.is_nested() && is_host(device) && !may_resize;
+      const bool shares = t.layout() == at::kStrided && !t.is_nested() && shares_host_memory() && !may_resize;
       auto on_host = [&](const at::Tensor& part) { return may_resize ? part.cpu() : host_view(part, op.schema().name().c_str()); };
       stood.push_back({t, rebuilt(t, on_host), written, shares});
       // Kernels look whether a gradient will be wanted, to keep what it takes.

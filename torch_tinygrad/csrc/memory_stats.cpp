@@ -91,7 +91,7 @@ DeviceStats device_stats(c10::DeviceIndex device) {
     stats.allocation = stats.active = c.buffers;
     stats.allocated_bytes = stats.active_bytes = stats.requested_bytes = stats.reserved_bytes = c.bytes;
   }
-  if (!is_host(device)) return stats;
+  if (!shares_host_memory()) return stats;
   const HostMemoryStats host = host_memory_stats();
   stats.segment[kAll] = host.mappings;
   stats.reserved_bytes = {};
@@ -123,10 +123,12 @@ void reset_accumulated(c10::DeviceIndex device) {
   reset_host_memory_stats(&Stat::reset_accumulated);
 }
 
-std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) { return is_host(device) ? host_memory_info() : device_memory_info(device); }
+std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
+  return shares_host_memory() ? host_memory_info() : device_memory_info(device);
+}
 
 void set_memory_limit(c10::DeviceIndex device, size_t nbytes) {
-  if (is_host(device)) {
+  if (shares_host_memory()) {
     limit_host_memory(nbytes);
     return;
   }

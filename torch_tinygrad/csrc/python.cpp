@@ -42,7 +42,7 @@ void warn_fallback(const std::string& name) {
   python_side().warn_fallback(name);
 }
 
-bool is_host(c10::DeviceIndex) { return python_side().host; }
+bool shares_host_memory() { return python_side().host; }
 
 std::optional<c10::Device> aten_device(c10::DeviceIndex device) {
   const auto& library = python_side().library;
@@ -51,20 +51,20 @@ std::optional<c10::Device> aten_device(c10::DeviceIndex device) {
 }
 
 void begin_direct(c10::DeviceIndex device) {
-  if (is_host(device)) return;
+  if (shares_host_memory()) return;
   py::gil_scoped_acquire gil;
   release_objects();
   python_side().begin_direct(static_cast<int>(device));
 }
 
 void wait_for_device(c10::DeviceIndex device) {
-  if (!is_python_side_set() || is_host(device)) return;
+  if (!is_python_side_set() || shares_host_memory()) return;
   py::gil_scoped_acquire gil;
   python_side().synchronize(static_cast<int>(device));
 }
 
 void drop_device_memory() {
-  if (!is_python_side_set() || is_host(0)) return;
+  if (!is_python_side_set() || shares_host_memory()) return;
   py::gil_scoped_acquire gil;
   release_objects();
   python_side().empty_cache();

@@ -27,7 +27,7 @@ void infer_on_meta(const OpInfo& info, torch::jit::Stack& stack);
 
 void warn_fallback(const std::string& name);
 
-bool is_host(c10::DeviceIndex device);
+bool shares_host_memory();  // one hardware for all devices of a process
 // Whose kernels ATen can run on the device's memory: the CPU's where that is the host's, CUDA's where PyTorch was built for
 // it and shares tinygrad's context. Nothing on other devices.
 std::optional<c10::Device> aten_device(c10::DeviceIndex device);

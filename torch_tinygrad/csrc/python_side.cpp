@@ -55,6 +55,7 @@ void set_up(const py::dict& hooks, bool host, const std::string& library) {
                         hooks["Number"],
                         hooks["Storage"],
                         hooks["Trace"],
+                        hooks["MAY_PASS"],
                         host,
                         type};
 }

@@ -11,7 +11,7 @@ namespace tiny {
 
 struct PythonSide {
   pybind11::object op_traits, warn_fallback, compile, compile_sizes, request, load, new_buffer, wrap, begin_direct, upload, download,
-      synchronize, empty_cache, memory_info, Region, Number, Storage, Trace;
+      synchronize, empty_cache, memory_info, Region, Number, Storage, Trace, MAY_PASS;
   bool host;
   std::optional<c10::DeviceType> library;
 };

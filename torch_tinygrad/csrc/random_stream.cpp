@@ -14,6 +14,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "rule_name.h"
+
 namespace tiny {
 namespace {
 

@@ -59,20 +59,26 @@ struct Wanted {
 constexpr const char* kForward =
     "recurrent_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, str cell, bool reverse)"
     " -> (Tensor output, Tensor hy, Tensor cy, Tensor cells, Tensor workspace)";
-using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
-                                                                   const Tensor&, const OptionalTensor&, const OptionalTensor&,
-                                                                   std::string_view, bool);
+struct Forward {
+  static constexpr const char* name = "tiny::recurrent_layer";
+  using Signature = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
+                                                                       const Tensor&, const OptionalTensor&, const OptionalTensor&,
+                                                                       std::string_view, bool);
+};
 
 // The gradients of the first seven arguments.
 constexpr const char* kBackward =
     "recurrent_layer_backward(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor input, Tensor hx, Tensor? cx, Tensor w_ih,"
     " Tensor w_hh, Tensor output, Tensor? cells, Tensor? workspace, bool has_biases, str cell, bool reverse)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)";
-using Backward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(const OptionalTensor&, const OptionalTensor&,
-                                                                                    const OptionalTensor&, const Tensor&, const Tensor&,
-                                                                                    const OptionalTensor&, const Tensor&, const Tensor&,
-                                                                                    const Tensor&, const OptionalTensor&,
-                                                                                    const OptionalTensor&, bool, std::string_view, bool);
+struct Backward {
+  static constexpr const char* name = "tiny::recurrent_layer_backward";
+  using Signature = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(const OptionalTensor&, const OptionalTensor&,
+                                                                                       const OptionalTensor&, const Tensor&, const Tensor&,
+                                                                                       const OptionalTensor&, const Tensor&, const Tensor&,
+                                                                                       const Tensor&, const OptionalTensor&,
+                                                                                       const OptionalTensor&, bool, std::string_view, bool);
+};
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward_meta(const Tensor& input, const Tensor& hx, const OptionalTensor&, const Tensor&,
                                                                 const Tensor&, const OptionalTensor&, const OptionalTensor&,
@@ -112,9 +118,9 @@ bool has_meta(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").hasKernelForDispatchKey(c10::DispatchKey::Meta);
 }
 
-template <class Signature, class... Arguments>
-auto record_layer(const char* name, const Arguments&... arguments) {
-  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+template <class Operator, class... Arguments>
+auto record_layer(const Arguments&... arguments) {
+  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, "").template typed<typename Operator::Signature>();
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   return op.call(arguments...);
 }
@@ -163,7 +169,7 @@ struct Layer : torch::autograd::Function<Layer> {
                                const Tensor& w_ih, const Tensor& w_hh, const OptionalTensor& b_ih, const OptionalTensor& b_hh, int64_t kind,
                                bool reverse) {
     const auto [output, hy, cy, cells, workspace] =
-        record_layer<Forward>("tiny::recurrent_layer", input, hx, cx, w_ih, w_hh, b_ih, b_hh, kCells[kind].name, reverse);
+        record_layer<Forward>(input, hx, cx, w_ih, w_hh, b_ih, b_hh, kCells[kind].name, reverse);
     auto plain = [](const OptionalTensor& t) { return t.value_or(Tensor()); };
     ctx->save_for_backward({input, hx, plain(cx), w_ih, w_hh, plain(b_ih), plain(b_hh), output, cells, workspace});
     ctx->saved_data["kind"] = kind;
@@ -186,9 +192,9 @@ struct Layer : torch::autograd::Function<Layer> {
       result.resize(arguments);
       return result;
     }
-    std::tie(result[0], result[1], result[2], result[3], result[4], result[5], result[6]) = record_layer<Backward>(
-        "tiny::recurrent_layer_backward", optional(grads[0]), optional(grads[1]), optional(grads[2]), saved[0], saved[1],
-        optional(saved[2]), saved[3], saved[4], saved[7], optional(saved[8]), optional(saved[9]), saved[5].defined(), cell.name, reverse);
+    std::tie(result[0], result[1], result[2], result[3], result[4], result[5], result[6]) =
+        record_layer<Backward>(optional(grads[0]), optional(grads[1]), optional(grads[2]), saved[0], saved[1], optional(saved[2]), saved[3],
+                               saved[4], saved[7], optional(saved[8]), optional(saved[9]), saved[5].defined(), cell.name, reverse);
     return result;
   }
 };

@@ -21,7 +21,8 @@ namespace {
 std::atomic<bool> any_shared{false};
 
 void check_host(c10::DeviceIndex device) {
-  TORCH_CHECK_NOT_IMPLEMENTED(is_host(device), "tiny: this device has memory of its own, which others cannot see; copy to the CPU first");
+  TORCH_CHECK_NOT_IMPLEMENTED(shares_host_memory(),
+                              "tiny: this device has memory of its own, which others cannot see; copy to the CPU first");
 }
 
 void share(Storage& storage) {

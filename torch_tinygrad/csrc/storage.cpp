@@ -13,6 +13,7 @@
 #include "device.h"
 #include "host_memory.h"
 #include "memory_stats.h"
+#include "python.h"
 #include "python_side.h"
 
 namespace tiny {

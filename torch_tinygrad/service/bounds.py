@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 from dataclasses import dataclass
 
 from ..choice import is_host
 
 # Signals by which a process ends for a fault of its own. Others come from outside.
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP}
+
+
+# Errors that may pass: no memory, a full disk, a compiler that is not there or was killed. All others last.
+MAY_PASS = (MemoryError, OSError, subprocess.SubprocessError)
 
 
 @dataclass(frozen=True)
