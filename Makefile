@@ -5,20 +5,23 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
 MINUTES ?= 60
+WORKERS ?= 2
 
 VERSIONS ?= 2.11 2.12 2.13 2.14 2.15
 
-.PHONY: all demo test quick test-devices ecosystem ecosystem-table torch-versions wheel render lint fuzz faults conformance gallery bench bench-gpu clean help
+.PHONY: all demo test quick tinygrad-next test-devices ecosystem ecosystem-table torch-versions wheel render lint fuzz faults conformance gallery bench bench-gpu clean help
 
 all: build
 
 help:
 	@echo "make demo         train a small CNN on cpu and on tiny, side by side"
 	@echo "make test         lint and the whole test suite"
+	@echo "                  WORKERS=2 processes, ARGS for pytest"
 	@echo "make quick        for whoever edits a lowering: a tenth of it, in about two minutes"
 	@echo "make test-devices the suite on whatever of OpenCL, WebGPU, PYTHON and LLVM is here; DEVICES='CL WEBGPU'"
 	@echo "make ecosystem    other people's libraries on the device, in an environment of their own; ARGS='-k llama'"
 	@echo "make torch-versions   built and smoke-tested with each torch, in environments that go again; VERSIONS='2.14 2.15'"
+	@echo "make tinygrad-next    the suite against another tinygrad, and what broke; TINYGRAD=0.15.0 or a checkout, ARGS='tests/operators'"
 	@echo "make wheel        a wheel in dist/, smoke-tested in an environment that has nothing else"
 	@echo "make render       code for AMD, METAL, CUDA and QCOM without the hardware"
 	@echo "make fuzz         random programs on both devices; MINUTES=60, ARGS=--sizes for sizes that vary"
@@ -31,7 +34,7 @@ help:
 
 $(VENV)/deps: pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q $(TORCH) tinygrad==0.14.0 numpy setuptools wheel ninja pytest hypothesis expecttest scipy ruff mypy==2.4.1 clang-format==23.1.3
+	$(PY) -m pip install -q $(TORCH) tinygrad==0.14.0 numpy setuptools wheel ninja pytest pytest-xdist hypothesis expecttest scipy ruff mypy==2.4.1 clang-format==23.1.3
 	command -v clang >/dev/null || $(PY) -m pip install -q ziglang
 	touch $@
 
@@ -54,7 +57,7 @@ lint: build
 	$(VENV)/bin/clang-format --dry-run --Werror $(CSRC)
 
 test: lint
-	$(PY) -m pytest tests $(ARGS)
+	$(PY) -m pytest tests -n $(WORKERS) --dist loadfile $(ARGS)
 	$(PY) -m tests.devices --selection
 
 quick: build
@@ -81,6 +84,11 @@ ecosystem: build $(ECOSYSTEM)/deps
 # What PyTorch itself has for accelerators, and other people's libraries: the page that says what works.
 ecosystem-table: build $(ECOSYSTEM)/deps
 	$(ECOSYSTEM)/bin/python -m pytest -p ecosystem.table ecosystem tests/pytorch --table docs/ecosystem.md
+
+# tinygrad alone is another: everything else is that of .venv.
+TINYGRAD ?= 0.14.0
+tinygrad-next: build
+	$(PY) -m tests.tinygrad_next $(TINYGRAD) --folder $(VENV)/tinygrad-next $(ARGS)
 
 # PyTorch's wheels bring several GB of CUDA's libraries, and import without a GPU: an environment at a time, which goes again.
 torch-versions:

@@ -20,7 +20,7 @@ from . import explain
 from .aten import WRITES_DIRECTLY, nbytes, out_form
 from .images import image_of
 from .independence import Independence
-from .layout import INPUT, NOWHERE, SIZES, Place, lay_out
+from .layout import INPUT, NOWHERE, SIZES, Slot, lay_out
 from .order import bytes_of
 from .schedule import Schedule
 
@@ -57,7 +57,7 @@ def assemble(schedule: Schedule, code_of: Callable[[UOp], Code] = code_of) -> _C
     moved: list[int] = []
     for (call, arguments), names, releases in zip(layout.calls, operators, layout.releases, strict=True):
         kind = call.src[0]
-        slots = [a.place for a in arguments]
+        slots = [a.slot for a in arguments]
         if kind.op is Ops.PROGRAM:
             info = kind.arg
             used_slots = [slots[i] for i in info.globals]
@@ -65,7 +65,7 @@ def assemble(schedule: Schedule, code_of: Callable[[UOp], Code] = code_of) -> _C
             beside = independence.add(info, arguments)
             code = code_of(call)
             if code.takes_sizes:
-                used_slots.append(Place(SIZES, 0, 0))
+                used_slots.append(Slot(SIZES, 0, 0))
             core = len(used_slots) + info.runtimevars["core_id"] if info.runtimevars else -1
             values = [0] * len(info.vars)
             program.add_kernel(code.image, code.imports, used_slots, values, threads, core, beside, code.elements)
@@ -135,12 +135,12 @@ def made_by_steps(schedule: Schedule) -> list[UOp]:
     return made
 
 
-def has_packable_weights(step: AtenStep, places: list[Place], written: list[int]) -> bool:
+def has_packable_weights(step: AtenStep, slots: list[Slot], written: list[int]) -> bool:
     """Whether this is a convolution of oneDNN's whose weights are an input that the program only reads. They are then
     kept in oneDNN's own layout from the second run on (ResNet-18, one thread: 4 to 7 % less time)."""
     if step.op != "aten::convolution" or step.arguments[6] or len(step.inputs[1].shape) != 4:
         return False
-    if places[1].kind != INPUT or places[1].number in written:
+    if slots[1].kind != INPUT or slots[1].number in written:
         return False
     tensors = [torch.empty_strided(m.shape, m.stride, dtype=m.dtype) for m in step.inputs]
     bias = tensors[2] if len(tensors) > 2 else None
@@ -161,7 +161,7 @@ def add_aten(program: _C.HostProgram, step: AtenStep, slots: list, written: list
         next_slot += 1
     tensors = []
     for path, meta in zip(step.paths, step.inputs, strict=True):
-        where = Place(NOWHERE, 0, 0)
+        where = Slot(NOWHERE, 0, 0)
         if nbytes(meta):
             where = slots[next_slot]
             where = where._replace(offset=where.offset + meta.offset * meta.dtype.itemsize)

@@ -16,11 +16,11 @@ from .memory import plan, shared_blocks
 from .order import base_buffer, bytes_of
 from .schedule import Schedule
 
-# The kinds of places, numbered as the C++ runner numbers them.
+# The kinds of slots, numbered as the C++ runner numbers them.
 INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT, NOWHERE, MADE, SIZES = range(9)
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """A kernel's operand: in which input, output or constant, and how many bytes into it."""
 
     kind: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Operand(NamedTuple):
-    place: Place
+    slot: Slot
     nbytes: int
 
 
@@ -48,7 +48,7 @@ class Layout:
 
 
 def outermost(buffer: UOp, offset: int, inside: dict[UOp, tuple[UOp, int]]) -> tuple[UOp, int]:
-    """The buffer that is part of no other, and where in it this place is."""
+    """The buffer that is part of no other, and where in it this is."""
     while buffer in inside:
         buffer, start = inside[buffer]
         offset += start
@@ -56,23 +56,23 @@ def outermost(buffer: UOp, offset: int, inside: dict[UOp, tuple[UOp, int]]) -> t
 
 
 def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) -> Layout:
-    """Gives every operand of every call its place. Temporaries share one block, or several where the device has no
-    `views` of parts of a buffer; buffers that are `made` while the program runs have places of their own."""
+    """Gives every operand of every call its slot. Temporaries share one block, or several where the device has no
+    `views` of parts of a buffer; buffers that are `made` while the program runs have slots of their own."""
     graph = schedule.graph
     calls = [(call.uop, get_call_arg_uops(call.uop)) for call in schedule.calls]
     based = [[outermost(*base_buffer(b), graph.space.inside) for b in arguments] for _, arguments in calls]
-    numbers = {graph.float_input: Place(FLOATS, 0, 0), graph.int_input: Place(INTS, 0, 0)}
+    numbers = {graph.float_input: Slot(FLOATS, 0, 0), graph.int_input: Slot(INTS, 0, 0)}
     used = {buffer for arguments in based for buffer, _ in arguments}
     inputs = list(dict.fromkeys(number for buffer, number in schedule.inputs.items() if buffer in used))
     position = {number: i for i, number in enumerate(inputs)}
-    made_at = {b: Place(MADE, i, 0) for i, b in enumerate(made)}
+    made_at = {b: Slot(MADE, i, 0) for i, b in enumerate(made)}
     outputs = {b: number for b, number in schedule.outputs.items() if b not in made_at}
     output_bytes = [graph.flats[number].storage.nbytes for number in outputs.values()]
     written = {schedule.inputs[b] for call in schedule.calls for b in call.writes if b in schedule.inputs}
     layout = Layout([], inputs, [position[n] for n in written], list(outputs.values()), output_bytes, [])
-    places: dict[UOp | None, Place] = dict(numbers)
-    places |= {b: Place(INPUT, position[number], 0) for b, number in schedule.inputs.items() if b in used}
-    places |= {b: Place(OUTPUT, i, 0) for i, b in enumerate(outputs)} | made_at
+    slots: dict[UOp | None, Slot] = dict(numbers)
+    slots |= {b: Slot(INPUT, position[number], 0) for b, number in schedule.inputs.items() if b in used}
+    slots |= {b: Slot(OUTPUT, i, 0) for i, b in enumerate(outputs)} | made_at
     layout.adopted = [(schedule.outputs[b], i) for i, b in enumerate(made) if b in schedule.outputs]
 
     lifetimes: dict[UOp, list[int]] = {}
@@ -83,10 +83,10 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
             layout.releases[last_use[buffer]].append(i)
     for step, arguments in enumerate(based):
         for buffer, _ in arguments:
-            if buffer in places:
+            if buffer in slots:
                 continue
             if buffer in buffers:
-                places[buffer] = Place(CONSTANT, len(layout.constants), 0)
+                slots[buffer] = Slot(CONSTANT, len(layout.constants), 0)
                 layout.constants.append(buffer.buffer.ensure_allocated())
             else:
                 lifetimes.setdefault(buffer, [step, step])[1] = step
@@ -94,20 +94,20 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
     if is_one_of_many():
         blocks = decide("blocks", shared_blocks(spans)[0])
         layout.blocks = [(block, nbytes) for block, (_, _, nbytes) in zip(blocks, spans, strict=True)]
-        places |= {b: Place(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
+        slots |= {b: Slot(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
     elif views:
         offsets, total = plan(spans)
         layout.temporaries = [total] if total else []
-        places |= {b: Place(ARENA, 0, offset) for b, offset in zip(lifetimes, offsets, strict=True)}
+        slots |= {b: Slot(ARENA, 0, offset) for b, offset in zip(lifetimes, offsets, strict=True)}
     else:
         blocks, layout.temporaries = shared_blocks(spans)
-        places |= {b: Place(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
+        slots |= {b: Slot(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
 
     for (call, arguments), located in zip(calls, based, strict=True):
         operands = []
         for uop, (buffer, offset) in zip(arguments, located, strict=True):
-            kind, number, start = places[buffer]
+            kind, number, start = slots[buffer]
             nbytes = min(bytes_of(uop), bytes_of(buffer) - offset)
-            operands.append(Operand(Place(kind, number, start + offset), nbytes))
+            operands.append(Operand(Slot(kind, number, start + offset), nbytes))
         layout.calls.append((call, operands))
     return layout

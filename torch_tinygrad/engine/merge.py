@@ -30,7 +30,7 @@ class Kernel:
     """Buffers have the same number (a PARAM's slot) in all kernels, and loops are numbered in order, so that equal
     elements and equal values are the same UOp."""
 
-    place: int
+    turn: int  # when the call that it is runs
     members: list[int]
     body: Body
 
@@ -54,8 +54,8 @@ def merged(
         loops = (*kernel.body.loops, *kernel.body.sums)
         own = {load for load in kernel.body.loads if all(r in load.ranges for r in loops)} | kernel.body.stores.keys()
         for group in {id(g): g for element in own for g in users[element][-_MOST_TRIES:]}.values():
-            places = (group_of[j].place if j in group_of else j for j in before[i] if j not in group.members)
-            if all(place < group.place for place in places) and (
+            turns = (group_of[j].turn if j in group_of else j for j in before[i] if j not in group.members)
+            if all(turn < group.turn for turn in turns) and (
                 body := _joined(group.body, kernel.body, memory, device.most_buffers)
             ):
                 group.body = body
@@ -75,7 +75,7 @@ def merged(
         merged_into = group_of.get(i)
         if merged_into is None or len(merged_into.members) == 1:
             result.append(call)
-        elif merged_into.place == i:
+        elif merged_into.turn == i:
             inside = set(merged_into.members)
             stored = {buffers[element.src[0].arg.slot] for element in merged_into.body.stores}
             unread = {b for b in stored if b not in kept and not readers[b] - inside}

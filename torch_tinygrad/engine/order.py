@@ -49,14 +49,14 @@ def with_accesses(uop: UOp, graph: Graph) -> Call:
     buffers = [base_buffer(b)[0] for b in get_call_arg_uops(uop)]
     kind = uop.src[0]
     if kind.op is Ops.SINK:
-        reads, writes = slots(kind)
+        reads, writes = accesses(kind)
         return Call(uop, {buffers[i] for i in reads}, {buffers[i] for i in writes})
     is_step = kind.op is Ops.CUSTOM_FUNCTION and not is_placement(uop)
     outs = graph.step(uop).count_results() if is_step else 1
     return Call(uop, set(buffers[outs:]), set(buffers[:outs]))
 
 
-def slots(kernel: UOp) -> tuple[set[int], set[int]]:
+def accesses(kernel: UOp) -> tuple[set[int], set[int]]:
     """The arguments that a kernel reads, and those it writes."""
     reads: set[int] = set()
     writes: set[int] = set()
@@ -72,7 +72,7 @@ def kernel_call(kernel: UOp, buffers: list[UOp]) -> Call:
     used = list(dict.fromkeys(u.arg.slot for u in kernel.toposort() if u.op is Ops.PARAM))
     kernel = kernel.substitute(renumbered(kernel, {slot: i for i, slot in enumerate(used)}), walk=True)
     arguments = [buffers[slot] for slot in used]
-    reads, writes = slots(kernel)
+    reads, writes = accesses(kernel)
     return Call(kernel.call(*arguments), {arguments[i] for i in reads}, {arguments[i] for i in writes})
 
 
@@ -108,7 +108,7 @@ def dependencies(calls: list[Call], older: dict[UOp, list[UOp]]) -> list[set[int
 def in_order(calls: list[Call], before: list[set[int]], lasting: set[UOp]) -> tuple[list[Call], list[set[int]]]:
     """The calls with each after those it must follow: next comes the one that leaves the fewest bytes of temporaries
     alive, and of equal ones the one whose operands are the latest, likely to be in the processor's caches. `lasting`
-    buffers are no temporaries. With the calls, `before` for their new places."""
+    buffers are no temporaries. With the calls, `before` for their new turns."""
     after: list[list[int]] = [[] for _ in calls]
     for i, mine in enumerate(before):
         for j in mine:
@@ -128,12 +128,12 @@ def in_order(calls: list[Call], before: list[set[int]], lasting: set[UOp]) -> tu
     ready = [(growth(i), next(turn), i) for i in range(len(calls) - 1, -1, -1) if waiting[i] == 0]
     heapify(ready)
     order: list[int] = []
-    places: dict[int, int] = {}
+    done: set[int] = set()
     while ready:
         _, _, i = heappop(ready)
-        if i in places:
+        if i in done:
             continue
-        places[i] = len(order)
+        done.add(i)
         order.append(i)
         made |= calls[i].writes
         for buffer in calls[i].reads | calls[i].writes:
@@ -148,8 +148,8 @@ def in_order(calls: list[Call], before: list[set[int]], lasting: set[UOp]) -> tu
     if len(order) != len(calls):
         raise Cycle
     order = decide("order", order)
-    places = {i: place for place, i in enumerate(order)}
-    return [calls[i] for i in order], [{places[j] for j in before[i]} for i in order]
+    turns = {i: turn for turn, i in enumerate(order)}
+    return [calls[i] for i in order], [{turns[j] for j in before[i]} for i in order]
 
 
 def bytes_of(buffer: UOp) -> int:

@@ -42,7 +42,7 @@ _AWAITED = 8
 
 
 def plan_of(schedule: Schedule) -> Plan:
-    """Gives every operand its place, and takes out of a schedule what a run needs."""
+    """Gives every operand its slot, and takes out of a schedule what a run needs."""
     graph = schedule.graph
     layout = lay_out(schedule, target(graph.device).has_views)
     plan = Plan(
@@ -76,8 +76,8 @@ def plan_of(schedule: Schedule) -> Plan:
                 plan.fallbacks[step.op] = plan.fallbacks.get(step.op, 0) + 1
             plan.description.append(f"aten {step.op}, {moved} bytes")
             plan.steps.append(Aten(step, operands))
-        elif kind.op is Ops.COPY and arguments[1].place.kind == CONSTANT:
-            source = arguments[1].place.number
+        elif kind.op is Ops.COPY and arguments[1].slot.kind == CONSTANT:
+            source = arguments[1].slot.number
             moved = len(plan.constants[source])
             plan.description.append(f"copy of a constant: {moved} bytes")
             plan.steps.append(Constant(operands[0], source))

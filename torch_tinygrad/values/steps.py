@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,21 @@ class AtenStep:
         return sum(m is not None and prod(m.shape) > 0 for m in self.results)
 
 
+@dataclass
+class Taken:
+    """The tensors among a step's arguments: where they are among these, their values, and how those lie."""
+
+    paths: list[tuple[int, ...]] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+    operands: list[Operand] = field(default_factory=list)
+    arranged: list[tuple[int, ...]] = field(default_factory=list)  # paths of those that have channels last
+
+    def add(self, path: tuple[int, ...], value: Tensor, operand: Operand) -> None:
+        self.paths.append(path)
+        self.values.append(value)
+        self.operands.append(operand)
+
+
 class Steps:
     """Adds steps to a graph. Where nobody will see it, convolutions have channels last."""
 
@@ -58,56 +73,67 @@ class Steps:
     def add(self, node: Node, is_fallback: bool) -> None:
         """The operator as a step. Complex operands are handled as their parts, and only the step itself knows what they
         are."""
-        paths, inputs, operands, arranged = [], [], [], []
         activations = () if is_fallback else self.activations_of(node)
-        weight = (weight_of(node),) if activations else ()
-
-        def place(argument, path):
-            if isinstance(argument, Region):
-                paths.append(path)
-                flat, found = self.graph.flats[argument.storage], None
-                if path[0] in activations:
-                    found = self.channels_last(argument, node)
-                elif path == weight:
-                    found = self.weight_with_channels_last(argument)
-                if found is not None:
-                    inputs.append(found[0])
-                    operands.append(found[1])
-                    arranged.append(path)
-                elif (stored := flat.stored(argument)) is not None:
-                    buffer, first = stored
-                    inputs.append(buffer)
-                    operands.append(Operand(argument.size, argument.dtype, argument.stride, argument.offset - first))
-                else:
-                    inputs.append(flat.read(in_memory(argument)))
-                    operands.append(Operand(argument.size, argument.dtype, strides_of(argument.size), 0))
-                return None
-            if isinstance(argument, Number):
-                return argument.value
-            if isinstance(argument, (list, tuple)):
-                return [place(a, (*path, i)) for i, a in enumerate(argument)]
-            return argument
-
-        arguments = tuple(place(a, (i,)) for i, a in enumerate(node.args[: len(schema_of(node.op))]))
+        taken = Taken()
+        arguments = tuple(
+            self.take(argument, (i,), node, activations, taken)
+            for i, argument in enumerate(node.args[: len(schema_of(node.op))])
+        )
         results = [None if out is None else self.result_of(out) for out in node.outs]
         orders: list[tuple[int, ...]] = [()] * len(results)
-        if activations[:1] in arranged:
+        if activations[:1] in taken.arranged:
             for i, (out, result) in enumerate(zip(node.outs, results, strict=True)):
                 if out is not None and result is not None and len(out.size) > 1 and self.is_whole(out):
                     orders[i] = order_of(len(out.size))
                     results[i] = replace(result, stride=strides_in(out.size, orders[i]))
         self.graph.steps.append(
-            AtenStep(node.op, arguments, tuple(paths), tuple(operands), tuple(results), is_fallback)
+            AtenStep(node.op, arguments, tuple(taken.paths), tuple(taken.operands), tuple(results), is_fallback)
         )
-        function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
+        self.write_results(node, taken.values, results, orders)
+
+    def take(self, argument: Any, path: tuple[int, ...], node: Node, activations: tuple[int, ...], taken: Taken) -> Any:
+        """What the step is given for an argument: None for a tensor, which is noted."""
+        if isinstance(argument, Number):
+            return argument.value
+        if isinstance(argument, (list, tuple)):
+            return [self.take(a, (*path, i), node, activations, taken) for i, a in enumerate(argument)]
+        if not isinstance(argument, Region):
+            return argument
+        found = None
+        if path[0] in activations:
+            found = self.channels_last(argument, node)
+        elif activations and path == (weight_of(node),):
+            found = self.weight_with_channels_last(argument)
+        if found is not None:
+            taken.arranged.append(path)
+        taken.add(path, *(found or self.as_it_lies(argument)))
+        return None
+
+    def as_it_lies(self, region: Region) -> tuple[Tensor, Operand]:
+        """A buffer that holds the region, or else its value, and how it lies there."""
+        flat = self.graph.flats[region.storage]
+        if (stored := flat.stored(region)) is not None:
+            buffer, first = stored
+            return buffer, Operand(region.size, region.dtype, region.stride, region.offset - first)
+        return flat.read(in_memory(region)), Operand(region.size, region.dtype, strides_of(region.size), 0)
+
+    def write_results(
+        self,
+        node: Node,
+        values: list[Tensor],
+        results: list[Operand | None],
+        orders: list[tuple[int, ...]],
+    ) -> None:
+        """Calls the step that was added last on these values and writes what it makes; empty results have no buffer."""
         outs = [None if out is None else in_memory(out) for out in node.outs]
         buffers = [
             UOp.new_buffer(self.graph.device, out.numel, TO_TINY[out.dtype]) if out is not None and out.numel else None
             for out in outs
         ]
-        laid_out = [self.laid_out(i) for i in inputs if i.numel()]
+        laid_out = [self.laid_out(value) for value in values if value.numel()]
         if not (outputs := [b for b in buffers if b is not None]):
-            return  # empty results have no buffer and nothing to write
+            return
+        function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"aten:{len(self.graph.steps) - 1}")
         call = function.call(*outputs, *laid_out)
         for out, buffer, result, order in zip(outs, buffers, results, orders, strict=True):
             if buffer is None or out is None or result is None:
