@@ -121,6 +121,33 @@ PROGRAMS = {
                 torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4, msg=lambda m: f"{name}: {m}")
         assert not torch.tiny.stats()["fallbacks"]
     """,
+    "programs_that_save_nothing_are_not_run": """
+        x = torch.randn(200, 100, generator=torch.Generator().manual_seed(1))
+        on_device = x.to("tiny")
+        for _ in range(5):
+            assert torch.equal(on_device.sort(stable=True).values.cpu(), x.sort(stable=True).values)
+            torch.tiny.wait_for_compiles()
+        stats = torch.tiny.stats()
+        assert (stats["direct"], stats["replays"]) == (5, 0), stats
+        for _ in range(5):
+            torch.testing.assert_close(((on_device * 2).relu() + 1).cpu(), (x * 2).relu() + 1)
+            torch.tiny.wait_for_compiles()
+        assert torch.tiny.stats()["replays"] >= 2, torch.tiny.stats()
+    """,
+    "places_are_found_in_one_go": """
+        m = torch.rand(33, 47, 5, generator=torch.Generator().manual_seed(1)) > 0.5
+        on_device = m.to("tiny")
+        torch.tiny.reset_stats()
+        places, wanted = on_device[:, ::2].nonzero(), m[:, ::2].nonzero()
+        assert torch.tiny.stats()["nodes"] == 0, torch.tiny.stats()
+        assert places.stride() == wanted.stride() and torch.equal(places.cpu(), wanted)
+        assert (on_device & False).nonzero().shape == (0, 3)
+        assert torch.ones(3, device="tiny").sum().nonzero().shape == (1, 0)
+        x = torch.arange(33 * 47 * 5.0).view(m.shape)
+        assert torch.equal(x.to("tiny")[on_device].cpu(), x[m])
+        places.add_(1)
+        assert torch.equal(places.cpu(), wanted + 1)
+    """,
     "kept_results_are_taken_again_when_nobody_has_them": """
         from torch_tinygrad.engine import devices, remote
 
@@ -204,6 +231,8 @@ WITH_LIBRARY = [
     ("training_follows_the_cpu_and_replays", "always"),
     ("temporaries_of_all_programs_share_memory", "always"),
     ("selections_are_steps_of_the_library", "always"),
+    ("places_are_found_in_one_go", "always"),
+    ("programs_that_save_nothing_are_not_run", "auto"),
     ("kept_results_are_taken_again_when_nobody_has_them", "always"),
     ("library_steps_keep_no_memory", "always"),
     ("a_new_trace_runs_directly_and_its_program_is_taken_up", "auto"),
@@ -211,6 +240,7 @@ WITH_LIBRARY = [
 ]
 ABOUT_THE_LIBRARY = {
     "selections_are_steps_of_the_library",
+    "places_are_found_in_one_go",
     "kept_results_are_taken_again_when_nobody_has_them",
     "library_steps_keep_no_memory",
     *(name for name, mode in WITH_LIBRARY if mode == "auto"),

@@ -19,3 +19,18 @@ def test_sums_of_integers_are_written_in_the_language_of_webgpu():
     done = run(code, **settings)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "var<storage" in done.stdout and "(var)" not in done.stdout
+
+
+def test_long_loops_of_any_length_are_shared_out_over_groups():
+    """1,000,003 is prime: tinygrad would start as many groups of a thread each."""
+    code = """
+    import torch
+    x, i = torch.ones(1_000_003, device="tiny"), torch.zeros(1_000_003, dtype=torch.int64, device="tiny")
+    torch.tiny.synchronize()
+    (x[i] * 2 + x).cpu()
+    """
+    settings = {"DEV": "NULL:OPENCL:cl_khr_fp64", "NULL_ALLOW_COPYOUT": "1", "TORCH_TINY_CACHE": "0", "DEBUG": "4"}
+    done = run(code, **settings)
+    assert done.returncode == 0, done.stderr[-2000:]
+    last = done.stdout[done.stdout.rindex("__kernel") :]
+    assert "get_local_id(0)" in last and "/* 256 */" in last and "<1000003" in last, last[:2000]

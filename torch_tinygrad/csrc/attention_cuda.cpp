@@ -1,7 +1,11 @@
 // The CPU's fused attention on PyTorch's CUDA kernels, where those run on the device's memory: what is recorded is the same
 // operator everywhere, with the same results.
 #include <ATen/TensorOperators.h>
+#include <ATen/SDPBackend.h>
 #include <ATen/core/TensorBody.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -21,18 +25,28 @@ namespace {
 
 using at::Tensor;
 
-enum class Way { Flash, Efficient, Plain };
+enum class Way { Flash, Efficient, Cudnn, Plain };
 
-// By what the kernels take; both passes of a call come to the same.
-Way way_for(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask) {
-  const auto dtype = q.scalar_type();
-  const bool is_half = dtype == at::kHalf || dtype == at::kBFloat16;
+bool lies_plainly(const Tensor& t) { return t.stride(-1) == 1; }
+
+// What PyTorch itself would choose (it asks the user's switches and the card), where its kernel takes these operands. Both
+// passes of a call come to the same.
+Way way_for(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, bool causal,
+            std::optional<double> scale) {
   const int64_t size = q.size(-1);
-  const bool is_even = size % 8 == 0 && v.size(-1) == size && q.stride(-1) == 1 && k.stride(-1) == 1 && v.stride(-1) == 1;
-  if (!is_even || q.numel() == 0 || k.numel() == 0) return Way::Plain;
-  if (is_half && !mask && size <= 256) return Way::Flash;
-  if ((is_half || dtype == at::kFloat) && !mask && q.size(1) == k.size(1)) return Way::Efficient;
-  return Way::Plain;
+  const bool is_even = size % 8 == 0 && v.size(-1) == size && lies_plainly(q) && lies_plainly(k) && lies_plainly(v);
+  if (!is_even || mask || q.numel() == 0 || k.numel() == 0) return Way::Plain;
+  const bool has_groups = q.size(1) != k.size(1);
+  switch (static_cast<at::SDPBackend>(at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, causal, scale, has_groups))) {
+    case at::SDPBackend::flash_attention:
+      return Way::Flash;
+    case at::SDPBackend::cudnn_attention:
+      return size <= 128 ? Way::Cudnn : Way::Flash;  // whose gradient takes larger heads too
+    case at::SDPBackend::efficient_attention:
+      return has_groups ? Way::Plain : Way::Efficient;
+    default:
+      return Way::Plain;
+  }
 }
 
 double scale_of(const Tensor& q, std::optional<double> scale) { return scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(-1)))); }
@@ -57,10 +71,15 @@ Tensor scores_of(const Tensor& q, const Tensor& k, bool causal, const std::optio
 
 std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, bool causal,
                                    const std::optional<Tensor>& mask, std::optional<double> scale) {
-  switch (way_for(q, k, v, mask)) {
+  switch (way_for(q, k, v, mask, causal, scale)) {
     case Way::Flash: {
       auto made = at::_scaled_dot_product_flash_attention(q, k, v, dropout, causal, /*return_debug_mask=*/false, scale);
       return {std::get<0>(made), std::get<1>(made)};
+    }
+    case Way::Cudnn: {
+      auto made = at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt, /*compute_log_sumexp=*/true, dropout, causal,
+                                                          /*return_debug_mask=*/false, scale);
+      return {std::get<0>(made), std::get<1>(made).view({q.size(0), q.size(1), q.size(2)})};
     }
     case Way::Efficient: {
       auto made = at::_scaled_dot_product_efficient_attention(q, k, v, std::nullopt, /*compute_log_sumexp=*/true, dropout, causal, scale);
@@ -68,7 +87,8 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
     }
     default: {
       const Tensor scores = scores_of(q, k, causal, mask, scale);
-      const Tensor sums = at::logsumexp(scores, {-1});
+      Tensor sums = at::logsumexp(scores, {-1});
+      sums.masked_fill_(sums.isinf(), 0);  // rows in which everything is masked: their weights are all 0
       const Tensor weights = scores.sub(sums.unsqueeze(-1)).exp_();
       return {at::matmul(weights, per_head(v, q.size(1)).to(weights.scalar_type())).to(q.scalar_type()), sums};
     }
@@ -78,11 +98,16 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
 std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                             const Tensor& sums, double dropout, bool causal, const std::optional<Tensor>& mask,
                                             std::optional<double> scale) {
-  switch (way_for(q, k, v, mask)) {
+  switch (way_for(q, k, v, mask, causal, scale)) {
     case Way::Flash: {
       const Tensor state = at::zeros({2}, q.options().dtype(at::kUInt64)), nothing = at::zeros({}, q.options().dtype(at::kUInt64));
       return at::_scaled_dot_product_flash_attention_backward(grad, q, k, v, out, sums.contiguous(), {}, {}, q.size(2), k.size(2), dropout,
                                                               causal, state, nothing, scale);
+    }
+    case Way::Cudnn: {
+      const Tensor state = at::zeros({}, q.options().dtype(at::kLong)), nothing;
+      return at::_scaled_dot_product_cudnn_attention_backward(grad, q, k, v, out, sums.contiguous().unsqueeze(-1), state, state, nothing,
+                                                              nothing, nothing, q.size(2), k.size(2), dropout, causal, scale);
     }
     case Way::Efficient: {
       const int64_t missing = (32 - q.size(2) % 32) % 32;

@@ -12,6 +12,7 @@
 #include "host_memory.h"
 #include "host_views.h"
 #include "memory_stats.h"
+#include "nonzero.h"
 #include "policy.h"
 #include "products.h"
 #include "program.h"
@@ -231,6 +232,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       "buffer_address", [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host); },
       "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");
 
+  m.def("nonzero_by_library", &nonzero_by_library, py::call_guard<py::gil_scoped_release>());
   m.def(
       "known_range",
       [](const at::Tensor& t) -> std::optional<std::pair<int64_t, int64_t>> {

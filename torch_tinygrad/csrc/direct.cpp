@@ -43,8 +43,7 @@ class Runner {
       if (!device_.is_cpu()) return run_on_cpu(node, stack);
     }
     if (!has_kernel(*node.op)) return run_on_cpu(node, stack);
-    node.op->op.callBoxed(&stack);
-    keep(node, std::move(stack));
+    call(node, stack);
   }
 
   void forget(int32_t storage) {
@@ -53,6 +52,18 @@ class Runner {
   }
 
  private:
+  // A GPU's kernels take fewer types than the CPU's do: those they refuse are computed there.
+  void call(const Node& node, torch::jit::Stack& stack) {
+    const torch::jit::Stack given = device_.is_cpu() ? torch::jit::Stack() : stack;
+    try {
+      node.op->op.callBoxed(&stack);
+    } catch (const c10::NotImplementedError&) {
+      if (device_.is_cpu()) throw;
+      return run_on_cpu(node, given);
+    }
+    keep(node, std::move(stack));
+  }
+
   at::IntArrayRef sizes(const Region& r) const { return {trace_.ints.data() + r.shape, r.ndim}; }
   at::IntArrayRef strides(const Region& r) const { return {trace_.ints.data() + r.shape + r.ndim, r.ndim}; }
 
@@ -148,7 +159,7 @@ class Runner {
   }
 
   // An operator of which ATen has a kernel for the CPU alone: arguments come down, what it writes goes up.
-  void run_on_cpu(const Node& node, torch::jit::Stack& stack) {
+  void run_on_cpu(const Node& node, const torch::jit::Stack& stack) {
     torch::jit::Stack below;
     for (const c10::IValue& value : stack) below.push_back(on_cpu(value));
     const torch::jit::Stack given = below;

@@ -38,6 +38,9 @@ constexpr uint32_t kMaxRefusals = 3;
 constexpr size_t kMostNodes = 4096;
 constexpr uint32_t kMaxAsked = 4;
 
+// Steps from which on a device launches a part of a program as one graph.
+constexpr int64_t kGraph = 4;
+
 enum class Way : uint8_t { Replay, Compile, Load, Direct };
 constexpr const char* kWays[] = {"hit", "miss", "loaded", "direct"};
 
@@ -252,6 +255,12 @@ std::exception_ptr raised_by(const F& f) {
   return nullptr;
 }
 
+// Whether ATen's kernels one by one are as good as the program: it fuses nothing, is too short for a graph, and, where memory
+// is the device's own, Python starts it.
+bool saves_nothing(const Program& program, const Trace& trace) {
+  return !is_host(trace.device) && program.kernels < kGraph && program.kernels >= static_cast<int64_t>(trace.nodes.size());
+}
+
 const std::string* lost_in(const Trace& trace) {
   for (const auto& storage : trace.storages)
     if (!storage->lost.empty()) return &storage->lost;
@@ -289,7 +298,7 @@ std::exception_ptr run_trace(Trace& trace, const char* reason, const Trace* like
   }
   const auto compiled = Clock::now();
   std::shared_ptr<Program> program;
-  if (entry != nullptr) {
+  if (entry != nullptr && !(mode == Mode::Auto && has_direct_way && saves_nothing(*entry->program, trace))) {
     note_use(*entry);
     program = entry->program;
     program->started = false;

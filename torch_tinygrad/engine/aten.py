@@ -118,8 +118,17 @@ class LibraryCall(Call):
         self.device = device
         writes = step.op in WRITES_DIRECTLY or step.op in SELECTS_DIRECTLY
         self.out = out_form(step.op, len(step.results)) if writes else None
+        self.on_cpu: CpuCall | None = None  # where the kernel refused these types
 
     def run(self, operands: Operands) -> None:
+        if self.on_cpu is None:
+            try:
+                return self._run(operands)
+            except NotImplementedError:
+                self.on_cpu = CpuCall(self.step, self.operands)
+        self.on_cpu.run(operands)
+
+    def _run(self, operands: Operands) -> None:
         if self.device.type == "cpu":  # nothing orders its kernels after tinygrad's
             Device[operands.device].synchronize()
         targets, positional, keyword = self._views(operands)

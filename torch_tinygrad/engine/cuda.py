@@ -95,14 +95,26 @@ class Times:
     """How long each step of a program takes on the device."""
 
     def __init__(self) -> None:
-        self.events = [torch.cuda.Event(enable_timing=True)]
-        self.events[0].record()
+        self.events: list[Any] = []
+        self.step()
 
     def step(self) -> None:
-        self.events.append(torch.cuda.Event(enable_timing=True))
-        self.events[-1].record()
+        from tinygrad.runtime.ops_cuda import check
+        from tinygrad.runtime.ops_cuda import cuda as driver
+
+        check(driver.cuEventCreate(ctypes.byref(event := driver.CUevent()), 0))
+        check(driver.cuEventRecord(event, None))
+        self.events.append(event)
 
     def microseconds(self) -> list[float]:
-        torch.cuda.synchronize()
-        pairs = zip(self.events, self.events[1:], strict=False)
-        return [before.elapsed_time(after) * 1e3 for before, after in pairs]
+        from tinygrad.runtime.ops_cuda import check
+        from tinygrad.runtime.ops_cuda import cuda as driver
+
+        check(driver.cuEventSynchronize(self.events[-1]))
+        found = []
+        for before, after in zip(self.events, self.events[1:], strict=False):
+            check(driver.cuEventElapsedTime(ctypes.byref(milliseconds := ctypes.c_float()), before, after))
+            found.append(milliseconds.value * 1e3)
+        for event in self.events:
+            check(driver.cuEventDestroy_v2(event))
+        return found

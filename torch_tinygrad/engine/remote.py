@@ -105,7 +105,7 @@ class RemoteProgram:
     def __init__(self, plan: Plan, device: str):
         self.plan, self.device = plan, device
         self.started = False  # whether the last run came to its first step
-        self.can_be_timed = target(device).library == "cuda"
+        self.can_be_timed = target(device).driver == "CUDA"
         self.times: list[float] = []  # of the steps, microseconds
         self.inputs, self.outputs, self.output_bytes = plan.inputs, plan.outputs, plan.output_bytes
         self.temporaries = plan.temporaries
