@@ -15,7 +15,7 @@ from .taps import take
 aten = torch.ops.aten
 
 
-@lowers(aten.embedding.default)
+@lowers(aten.embedding.default, fuses=True)
 def embedding(weight: Tensor, indices: Tensor, padding_idx=-1, scale_grad_by_freq=False, sparse=False) -> Tensor:
     return take(weight, 0, indices)
 

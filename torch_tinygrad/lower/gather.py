@@ -95,7 +95,7 @@ def masked_select(x: Tensor, mask: Tensor, *, meta: tuple[Meta, ...]) -> Tensor:
     return take_flat(x.flatten(), true_positions(mask.flatten(), count))
 
 
-@lowers(aten.index_select.default)
+@lowers(aten.index_select.default, fuses=True)
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     if not x.ndim:
         return x.expand(index.numel()).reshape(())
@@ -108,7 +108,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return take_flat(x.flatten(), wrapped(index, x.numel()))
 
 
-@lowers(aten.gather.default)
+@lowers(aten.gather.default, fuses=True)
 def gather(x: Tensor, dim: int, index: Tensor, *, meta: tuple[Meta, ...]) -> Tensor:
     if 0 in index.shape:
         return zeros(meta[0].shape, x.dtype)

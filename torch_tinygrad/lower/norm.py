@@ -85,7 +85,7 @@ def reserve(meta) -> Tensor | None:
     return None if meta is None else Tensor.zeros(*meta.shape, dtype=meta.tiny)
 
 
-@lowers(aten.native_batch_norm.default)
+@lowers(aten.native_batch_norm.default, reads_twice=True)
 def native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, *, meta):
     """Without the write to the running statistics, which the schema does not show."""
     out, mean, invstd, _, _ = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, meta)
@@ -124,7 +124,7 @@ def batch_norm_no_update(x, weight, bias, running_mean, running_var, momentum, e
     return out, saved(mean, meta[1]), saved(invstd, meta[2]), reserve(meta[3])
 
 
-@lowers(aten.native_batch_norm_backward.default)
+@lowers(aten.native_batch_norm_backward.default, reads_twice=True)
 def batch_norm_gradients(
     grad, x, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
 ) -> tuple[Tensor | None, ...]:
@@ -160,7 +160,7 @@ def inner_axes(x: Tensor, normalized_shape) -> tuple[int, ...]:
     return tuple(range(x.ndim - len(normalized_shape), x.ndim))
 
 
-@lowers(aten.native_layer_norm.default)
+@lowers(aten.native_layer_norm.default, reads_twice=True)
 def layer_norm(x, normalized_shape, weight, bias, eps):
     if rows.worth(x, len(normalized_shape)):
         return rows.layer_norm(x, len(normalized_shape), weight, bias, eps)
@@ -177,7 +177,7 @@ def normalized_input_gradient(grad: Tensor, normal: Tensor, axes: tuple[int, ...
     return grad - mean_grad - normal * ((grad * normal).sum(axes, keepdim=True) / count)
 
 
-@lowers(aten.native_layer_norm_backward.default)
+@lowers(aten.native_layer_norm_backward.default, reads_twice=True)
 def layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bias, output_mask):
     grad, x = wide(grad), wide(x)
     kept, axes = x.dtype, inner_axes(x, normalized_shape)
@@ -195,7 +195,7 @@ def layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bias, out
     return grad_x, grad_weight, grad_bias
 
 
-@lowers(aten.native_group_norm.default)
+@lowers(aten.native_group_norm.default, reads_twice=True)
 def group_norm(x, weight, bias, n, c, pixels, groups, eps):
     shape, x = x.shape, wide(x)
     mean, var, _ = statistics(x.reshape(n, groups, c // groups * pixels), (2,), x.dtype)
@@ -205,7 +205,7 @@ def group_norm(x, weight, bias, n, c, pixels, groups, eps):
     return result.reshape(shape), mean.squeeze(2), rstd.squeeze(2)
 
 
-@lowers(aten.native_group_norm_backward.default)
+@lowers(aten.native_group_norm_backward.default, reads_twice=True)
 def group_norm_backward(grad, x, mean, rstd, weight, n, c, pixels, groups, output_mask):
     shape, kept = x.shape, accumulator(x.dtype)
     grouped = (n, groups, c // groups * pixels)
@@ -225,7 +225,7 @@ def group_norm_backward(grad, x, mean, rstd, weight, n, c, pixels, groups, outpu
     return grad_x, grad_weight, grad_bias
 
 
-@lowers(aten._fused_rms_norm_backward.default)
+@lowers(aten._fused_rms_norm_backward.default, reads_twice=True)
 def rms_norm_backward(grad, x, normalized_shape, rstd, weight, output_mask):
     grad, x = wide(grad), wide(x)
     kept, axes = x.dtype, inner_axes(x, normalized_shape)

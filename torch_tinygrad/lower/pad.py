@@ -17,7 +17,7 @@ def grouped(pad) -> list[tuple[int, int]]:
     return [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]
 
 
-@lowers(aten.constant_pad_nd.default, lifts=("value",))
+@lowers(aten.constant_pad_nd.default, lifts=("value",), fuses=True)
 def constant_pad(x: Tensor, pad, value=0) -> Tensor:
     pads = grouped(pad)
     pads = ((0, 0),) * (x.ndim - len(pads)) + tuple(pads)

@@ -243,7 +243,7 @@ def native_dropout(x, p, train=True, *, meta, rng):
     return operand(x, dtype) * kept.cast(dtype) * (1.0 / (1.0 - p)), kept
 
 
-@lowers(aten.native_dropout_backward.default)
+@lowers(aten.native_dropout_backward.default, fuses=True)
 def native_dropout_backward(gradient, mask, scale):
     dtype = widen(gradient.dtype)
     return operand(gradient, dtype) * (mask.cast(dtype) * scale)

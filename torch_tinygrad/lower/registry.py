@@ -67,6 +67,8 @@ class Lowering:
 
     function: Callable
     lifts: frozenset[str] = frozenset()
+    fuses: bool = False  # not pointwise, and yet computed inside the kernels that read it
+    reads_twice: bool = False  # reads its argument once for statistics and again for the result
     keywords: frozenset[str] = field(default_factory=frozenset)
     takes_all: bool = False
 
@@ -99,7 +101,13 @@ def name_of(overload: torch._ops.OpOverload) -> str:
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
-def lowers(*overloads: torch._ops.OpOverload, lifts: tuple[str, ...] = (), table: dict[str, Lowering] = LOWERINGS):
+def lowers(
+    *overloads: torch._ops.OpOverload,
+    lifts: tuple[str, ...] = (),
+    fuses: bool = False,
+    reads_twice: bool = False,
+    table: dict[str, Lowering] = LOWERINGS,
+):
     """Registers the decorated function as the lowering of these overloads (functional forms only: in-place, `out=` and
     foreach forms of the same operator are derived from it)."""
 
@@ -110,7 +118,7 @@ def lowers(*overloads: torch._ops.OpOverload, lifts: tuple[str, ...] = (), table
         for overload in overloads:
             name = name_of(overload)
             assert name not in table, f"{name} has two lowerings"
-            table[name] = Lowering(function, frozenset(lifts), keywords, takes_all)
+            table[name] = Lowering(function, frozenset(lifts), fuses, reads_twice, keywords, takes_all)
         return function
 
     return register

@@ -30,7 +30,7 @@ def aside(state: Tensor) -> Tensor:
     return stored(state) if decide("store", state.numel() >= SMALL) else state
 
 
-@lowers(aten._thnn_fused_lstm_cell.default)
+@lowers(aten._thnn_fused_lstm_cell.default, fuses=True)
 def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None) -> tuple[Tensor | SideBySide, ...]:
     batch, width = cx.shape
     kept = accumulator(input_gates.dtype)
@@ -46,7 +46,7 @@ def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None) 
     return aside(out * e.tanh(cy)), cy, workspace
 
 
-@lowers(aten._thnn_fused_lstm_cell_backward_impl.default)
+@lowers(aten._thnn_fused_lstm_cell_backward_impl.default, fuses=True)
 def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias: bool) -> tuple[Tensor | SideBySide | None, ...]:
     kept = accumulator(workspace.dtype)
     enter, forget, cell, out = workspace.cast(kept).chunk(4, dim=1)
@@ -68,7 +68,7 @@ def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias: bool) -> t
     return grad_gates, aside(grad_cell * forget), grad_gates.cat().sum(0, dtype=kept) if has_bias else None
 
 
-@lowers(aten._thnn_fused_gru_cell.default)
+@lowers(aten._thnn_fused_gru_cell.default, fuses=True)
 def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None) -> tuple[Tensor, SideBySide]:
     input_reset, input_update, input_new = gates(3, input_gates, input_bias)
     reset, update, hidden_new = gates(3, hidden_gates, hidden_bias)
@@ -78,7 +78,7 @@ def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None) -
     return aside(new + update * (hx - new)), SideBySide((reset, update, new, hx, hidden_new))
 
 
-@lowers(aten._thnn_fused_gru_cell_backward.default)
+@lowers(aten._thnn_fused_gru_cell_backward.default, fuses=True)
 def gru_cell_backward(grad_hy, workspace, has_bias: bool) -> tuple[Tensor | SideBySide | None, ...]:
     kept = accumulator(workspace.dtype)
     reset, update, new, hx, hidden_new = workspace.cast(kept).chunk(5, dim=1)

@@ -20,7 +20,7 @@ def positive(dim: int, ndim: int) -> int:
     return dim % max(ndim, 1)
 
 
-@lowers(aten.cat.default)
+@lowers(aten.cat.default, fuses=True)
 def cat(tensors: list[Tensor], dim: int = 0, *, meta: tuple[Meta, ...]) -> Tensor:
     shape, dtype = meta[0].shape, meta[0].tiny
     dim = positive(dim, len(shape))
@@ -31,7 +31,7 @@ def cat(tensors: list[Tensor], dim: int = 0, *, meta: tuple[Meta, ...]) -> Tenso
     return parts[0] if len(parts) == 1 else parts[0].cat(*parts[1:], dim=dim)
 
 
-@lowers(aten.stack.default, aten._stack.default)
+@lowers(aten.stack.default, aten._stack.default, fuses=True)
 def stack(tensors: list[Tensor], dim: int = 0, *, meta: tuple[Meta, ...]) -> Tensor:
     dim = positive(dim, len(meta[0].shape))
     return cat([t.unsqueeze(dim) for t in tensors], dim, meta=meta)
@@ -59,12 +59,12 @@ def repeat(x: Tensor, repeats: list[int]) -> Tensor:
     return x.repeat(*repeats) if repeats else x
 
 
-@lowers(aten.flip.default)
+@lowers(aten.flip.default, fuses=True)
 def flip(x: Tensor, dims: list[int]) -> Tensor:
     return x.flip(*(positive(d, x.ndim) for d in dims)) if dims and x.ndim else x
 
 
-@lowers(aten.roll.default)
+@lowers(aten.roll.default, fuses=True)
 def roll(x: Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Tensor:
     if 0 in x.shape:
         return x
@@ -95,12 +95,12 @@ def _below(x: Tensor, diagonal: int) -> Tensor:
     return columns - rows <= max(min(diagonal, 2**30), -(2**30))
 
 
-@lowers(aten.tril.default)
+@lowers(aten.tril.default, fuses=True)
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     return _below(x, diagonal).where(x, x.zeros_like(buffer=False)) if 0 not in x.shape else x
 
 
-@lowers(aten.triu.default)
+@lowers(aten.triu.default, fuses=True)
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     return _below(x, diagonal - 1).where(x.zeros_like(buffer=False), x) if 0 not in x.shape else x
 
@@ -149,7 +149,7 @@ def diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim
     return put_diagonal(tuple(x.shape), cast(src, x.dtype), offset, dim1, dim2, x)
 
 
-@lowers(aten.diagonal_backward.default)
+@lowers(aten.diagonal_backward.default, fuses=True)
 def diagonal_backward(grad: Tensor, input_sizes: list[int], offset: int, dim1: int, dim2: int) -> Tensor:
     return put_diagonal(tuple(input_sizes), grad, offset, dim1, dim2, None)
 
@@ -194,7 +194,7 @@ def slice_scatter(
     return put_slice(tuple(x.shape), src, dim, taken, x)
 
 
-@lowers(aten.slice_backward.default)
+@lowers(aten.slice_backward.default, fuses=True)
 def slice_backward(grad: Tensor, input_sizes: list[int], dim: int, start: int, end: int, step: int) -> Tensor:
     dim = positive(dim, len(input_sizes))
     return put_slice(tuple(input_sizes), grad, dim, _slice_range(input_sizes[dim], start, end, step), None)
@@ -207,7 +207,7 @@ def select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     return put_slice(tuple(x.shape), cast(src, x.dtype).unsqueeze(dim), dim, range(index, index + 1), x)
 
 
-@lowers(aten.select_backward.default)
+@lowers(aten.select_backward.default, fuses=True)
 def select_backward(grad: Tensor, input_sizes: list[int], dim: int, index: int) -> Tensor:
     dim = positive(dim, len(input_sizes))
     index %= input_sizes[dim]

@@ -22,7 +22,7 @@ def exponentials(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     return shifted, powers, powers.sum(dim, keepdim=True)
 
 
-@lowers(aten._softmax.default)
+@lowers(aten._softmax.default, reads_twice=True)
 def softmax(x, dim, half_to_float):
     if x.ndim and dim % x.ndim == x.ndim - 1 and rows.worth(x, 1):
         return rows.softmax(x, dtypes.float32 if half_to_float else x.dtype)
@@ -33,7 +33,7 @@ def softmax(x, dim, half_to_float):
     return powers / summed
 
 
-@lowers(aten._log_softmax.default)
+@lowers(aten._log_softmax.default, reads_twice=True)
 def log_softmax(x, dim, half_to_float):
     if x.ndim and dim % x.ndim == x.ndim - 1 and rows.worth(x, 1):
         return rows.log_softmax(x, dtypes.float32 if half_to_float else x.dtype)
@@ -44,7 +44,7 @@ def log_softmax(x, dim, half_to_float):
     return shifted - e.log(summed)
 
 
-@lowers(aten._softmax_backward_data.default)
+@lowers(aten._softmax_backward_data.default, reads_twice=True)
 def softmax_backward(gradient, output, dim, input_dtype):
     gradient, output = (t.cast(widen(t.dtype)) for t in (gradient, output))
     if output.ndim == 0:
@@ -53,7 +53,7 @@ def softmax_backward(gradient, output, dim, input_dtype):
     return weighted - output * weighted.sum(dim, keepdim=True)
 
 
-@lowers(aten._log_softmax_backward_data.default)
+@lowers(aten._log_softmax_backward_data.default, reads_twice=True)
 def log_softmax_backward(gradient, output, dim, input_dtype):
     gradient, output = (t.cast(widen(t.dtype)) for t in (gradient, output))
     if output.ndim == 0:
@@ -61,7 +61,7 @@ def log_softmax_backward(gradient, output, dim, input_dtype):
     return gradient - e.exp(output) * gradient.sum(dim, keepdim=True)
 
 
-@lowers(aten._safe_softmax.default)
+@lowers(aten._safe_softmax.default, reads_twice=True)
 def safe_softmax(x, dim, dtype=None):
     """Rows that are -inf throughout become zeros."""
     x = x.cast(widen(TO_TINY[dtype] if dtype else x.dtype))

@@ -30,22 +30,22 @@ def variance(x: Tensor, dim, correction, keepdim: bool) -> tuple[Tensor, Tensor]
     return squares * (1 / freedom if freedom else m.INF) if count else squares + m.NAN, mean
 
 
-@lowers(aten.var.correction)
+@lowers(aten.var.correction, reads_twice=True)
 def var(x, dim=None, *, meta, correction=None, keepdim=False):
     return variance(operand(x, widen(meta[0].tiny)), dim, correction, keepdim)[0]
 
 
-@lowers(aten.std.correction)
+@lowers(aten.std.correction, reads_twice=True)
 def std(x, dim=None, *, meta, correction=None, keepdim=False):
     return variance(operand(x, widen(meta[0].tiny)), dim, correction, keepdim)[0].sqrt()
 
 
-@lowers(aten.var_mean.correction)
+@lowers(aten.var_mean.correction, reads_twice=True)
 def var_mean(x, dim=None, *, meta, correction=None, keepdim=False):
     return variance(operand(x, widen(meta[0].tiny)), dim, correction, keepdim)
 
 
-@lowers(aten.std_mean.correction)
+@lowers(aten.std_mean.correction, reads_twice=True)
 def std_mean(x, dim=None, *, meta, correction=None, keepdim=False):
     squared, mean = variance(operand(x, widen(meta[0].tiny)), dim, correction, keepdim)
     return squared.sqrt(), mean
@@ -98,7 +98,7 @@ def dist(a, b, p=2, *, meta):
     return vector_norm(a - b, p, None, False)
 
 
-@lowers(aten.logsumexp.default)
+@lowers(aten.logsumexp.default, reads_twice=True)
 def logsumexp(x, dim, keepdim=False, *, meta):
     x = operand(x, widen(meta[0].tiny))
     axes = axes_of(x, dim)

@@ -12,30 +12,15 @@ from .geometry import covers
 from .nodes import Node, Trace
 from .pointwise import is_pointwise, value_reads
 
-# Not pointwise, and yet computed inside the kernels that read them.
-_FUSING = {
-    "aten::cat", "aten::stack", "aten::constant_pad_nd", "aten::tril", "aten::triu", "aten::flip", "aten::roll",
-    "aten::select_backward", "aten::slice_backward", "aten::diagonal_backward", "aten::_thnn_fused_lstm_cell",
-    "aten::_thnn_fused_lstm_cell_backward_impl", "aten::_thnn_fused_gru_cell", "aten::_thnn_fused_gru_cell_backward",
-    "aten::embedding", "aten::index_select", "aten::gather", "aten::native_dropout_backward",
-}  # fmt: skip
-
-# What reads its argument once for statistics and again for the result.
-_SEVERAL_PASSES = {
-    "aten::native_layer_norm", "aten::native_layer_norm_backward", "aten::native_batch_norm",
-    "aten::native_batch_norm_backward", "aten::native_group_norm", "aten::native_group_norm_backward",
-    "aten::_native_batch_norm_legit", "aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::_softmax",
-    "aten::_log_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::_log_softmax_backward_data",
-    "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction",
-    "aten::logsumexp", "aten::cudnn_batch_norm",
-}  # fmt: skip
-
 _BITS = 4096  # kernels are told apart by this many bits: a clash makes a worse guess, not a wrong result
 
 
-def shared_results(trace: Trace, is_step: Callable[[Node], bool], passes: int) -> set[tuple[int, int]]:
+def shared_results(
+    trace: Trace, is_step: Callable[[Node], bool], fuses: Callable[[str], bool], passes: Callable[[str], int]
+) -> set[tuple[int, int]]:
     """(number of the node, number of the result) of results that kernels of different fates read. `is_step` tells
-    nodes that run on their own and read stored arguments; `passes` says as how many kernels a sum counts."""
+    nodes that run on their own and read stored arguments, `fuses` operators that kernels which read them compute,
+    pointwise ones aside, and `passes` as how many kernels another operator counts."""
     # For each storage, the kernels that each later read of its present value ends in, as bits.
     ends: list[list[int]] = [[_bit(-1 - s)] if storage.live else [] for s, storage in enumerate(trace.storages)]
     found: set[tuple[int, int]] = set()
@@ -56,10 +41,10 @@ def shared_results(trace: Trace, is_step: Callable[[Node], bool], passes: int) -
             count = trace.storages[out.storage].nbytes // out.dtype.itemsize
             if out.moves < 0 and covers(count, out.size, out.stride, out.offset):
                 ends[out.storage] = []
-        if not is_step(node) and (is_pointwise(node.op) or node.op in _FUSING):
+        if not is_step(node) and (is_pointwise(node.op) or fuses(node.op)):
             reached = list(dict.fromkeys(after))
         else:
-            reached = [_bit(t * 8 + i) for i in range(2 if node.op in _SEVERAL_PASSES else passes)]
+            reached = [_bit(t * 8 + i) for i in range(passes(node.op))]
         for region in value_reads(node):
             paths = ends[region.storage]
             paths.extend(path for path in reached if path not in paths)

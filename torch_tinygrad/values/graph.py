@@ -107,7 +107,12 @@ class _Builder:
         graph.int_input = UOp.new_buffer(graph.device, size, dtypes.int64)
 
     def run(self) -> None:
-        shared = shared_results(self.trace, self.prefers_aten, passes=1 if target(self.graph.device).has_groups else 2)
+        usual = 1 if target(self.graph.device).has_groups else 2
+        fuses = {name for name, lowering in LOWERINGS.items() if lowering.fuses}
+        twice = {name for name, lowering in LOWERINGS.items() if lowering.reads_twice}
+        shared = shared_results(
+            self.trace, self.prefers_aten, fuses.__contains__, lambda op: 2 if op in twice else usual
+        )
         for t, node in enumerate(self.trace.nodes):
             self.shared = {out for k, out in enumerate(node.outs) if (t, k) in shared}
             try:

@@ -1,4 +1,4 @@
-"""Parts of a storage that were written and how they lie, and copies of all of it."""
+"""Parts of a storage that were written and how they lie, and the layouts that all of it lies in as well."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from tinygrad import Tensor
 from tinygrad.uop.ops import UOp
 
@@ -28,12 +29,24 @@ class Patch:
         return self.update is not None and self.region.moves < 0
 
 
-@dataclass(frozen=True)
-class Copies:
-    """Buffers in which a value lies in other orders: by size and strides of the region, and its order there."""
+@dataclass
+class Layouts:
+    """Buffers in which all of a value lies as well, in other orders: by size and strides of the region, and its order
+    there. They hold for one value, and are forgotten with it."""
 
-    value: UOp | None
-    buffers: dict[tuple, Tensor]
+    value: UOp | None = None
+    buffers: dict[tuple, Tensor] = field(default_factory=dict)
+
+    def of(self, value: Tensor | None) -> dict[tuple, Tensor]:
+        return self.buffers if value is not None and value.uop is self.value else {}
+
+    def keep(self, value: Tensor, key: tuple, make: Callable[[], Tensor]) -> Tensor:
+        """The value's buffer under this key, made once."""
+        if value.uop is not self.value:
+            self.value, self.buffers = value.uop, {}
+        if key not in self.buffers:
+            self.buffers[key] = make()
+        return self.buffers[key]
 
 
 def interval(region: Region) -> tuple[int, int]:
@@ -47,7 +60,7 @@ def is_block(region: Region) -> bool:
 
 @dataclass
 class Blocks:
-    """Patches that are disjoint intervals, by their first elements. `numbers` are their places among the patches."""
+    """Patches that are disjoint intervals, by their first elements. `numbers` are theirs among the patches."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -77,3 +90,51 @@ class Blocks:
     def tile(self, count: int) -> bool:
         """Whether they are all there is, side by side."""
         return len(self.starts) > 1 and [0, *self.ends] == [*self.starts, count]
+
+
+@dataclass
+class Patches:
+    """What was written to a value since it was made, oldest first, all in one dtype."""
+
+    all: list[Patch] = field(default_factory=list)
+    newest: dict[Region, int] = field(default_factory=dict)  # of each region, the number of its last patch
+    blocks: Blocks | None = field(default_factory=Blocks)  # the patches, while they are disjoint intervals
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __getitem__(self, number: int) -> Patch:
+        return self.all[number]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.all[0].region.dtype
+
+    def add(self, patch: Patch) -> None:
+        self.newest[patch.region] = len(self.all)
+        if self.blocks is not None and not self.blocks.add(patch, len(self.all)):
+            self.blocks = None
+        self.all.append(patch)
+
+    def hold(self, number: int, value: Tensor) -> Patch:
+        """The patch with its value in a buffer."""
+        self.all[number] = Patch(self.all[number].region, value)
+        return self.all[number]
+
+    def seen_through(self, region: Region) -> tuple[int, bool]:
+        """The patch that was written to this very region (-1: none), and whether there are others in it since."""
+        written = self.newest.get(region, -1)
+        if self.blocks is not None and self.all and self.dtype == region.dtype:
+            return written, written < 0 and (region.moves >= 0 or self.blocks.meets(*interval(region)))
+        since = self.all[written + 1 :]
+        return written, any(p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in since)
+
+    def holding(self, region: Region) -> int | None:
+        """The one patch that the region lies in, where patches are disjoint intervals."""
+        if self.blocks is None or not self.all or region.moves >= 0:
+            return None
+        return self.blocks.holding(*interval(region)) if self.dtype == region.dtype else None
+
+    def last(self) -> list[Patch]:
+        """Of each region the last."""
+        return [patch for number, patch in enumerate(self.all) if self.newest[patch.region] == number]

@@ -26,7 +26,7 @@ from ..lower.gather import take_flat
 from ..lower.registry import TO_TINY
 from .blocks import ALIGNMENT, Places
 from .in_place import Version, Versions, held, stores_itself
-from .patches import Blocks, Copies, Patch, interval
+from .patches import Layouts, Patch, Patches, interval
 from .regions import Shift, apply, bytes_region, covers, in_memory
 
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
@@ -49,16 +49,14 @@ class Flat:
     space: Places  # where buffers lie in others
     in_place: bool = True  # whether patches may be stored before the trace ends
     value: Tensor | None = None  # what it holds; None while nothing was ever written
-    patches: list[Patch] = field(default_factory=list)  # written since, oldest first
-    places: dict[Region, int] = field(default_factory=dict)  # of each patch's region, the newest
-    blocks: Blocks | None = field(default_factory=Blocks)  # the patches, while they are disjoint intervals
+    patches: Patches = field(default_factory=Patches)  # written since
+    layouts: Layouts = field(default_factory=Layouts)  # buffers that hold it too, in other orders
     parts: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # intervals of the value, as buffers
     written: bool = False
     compositions: int = 0  # reads that composed the patches since the value was last computed aside
     versions: Versions | None = None  # of the buffer it had before the trace
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
     numbers: Complex | None = None
-    copies: Copies = field(default_factory=lambda: Copies(None, {}))
 
     def count(self, dtype: DType) -> int:
         return self.storage.nbytes // dtype.itemsize
@@ -117,7 +115,7 @@ class Flat:
             return Tensor.zeros(region.size, dtype=dtype, buffer=False)
         if self.is_ragged(dtype):
             return self.read(bytes_region(region)).bitcast(dtype).reshape(region.size)
-        written, patched = self._newest(region)
+        written, patched = self.patches.seen_through(region)
         if (part := self._part(region)) is not None:
             first, flat = part
             return self.strided(flat, region.at(offset=region.offset - first))
@@ -137,14 +135,6 @@ class Flat:
             return self.strided(self.typed(dtype), region)
         return self.patches[written].value if written >= 0 else self.strided(self.typed(dtype), region)
 
-    def _newest(self, region: Region) -> tuple[int, bool]:
-        """The patch that was written to this very region, and whether there are others in it since."""
-        written = self.places.get(region, -1)
-        if self.blocks is not None and self.patches and self.patches[0].region.dtype == region.dtype:
-            return written, written < 0 and (region.moves >= 0 or self.blocks.meets(*interval(region)))
-        since = self.patches[written + 1 :]
-        return written, any(p.region.dtype != region.dtype or geometry.overlaps(p.region, region) for p in since)
-
     def stored(self, region: Region) -> tuple[Tensor, int] | None:
         """A buffer that the region can be read from without a copy, and the element it starts with. A value that is not
         in one yet is put there, for all who read it, unless most of it is not wanted."""
@@ -161,8 +151,8 @@ class Flat:
         if not is_stored(value):
             if value is not self.value or decide("minor part", 2 * region.numel < value.shape[0]):
                 return None
-            if self._buffers():
-                return self._copy((value.shape, value.dtype), lambda: held(value, self.device)), 0
+            if self.layouts.of(self.value):
+                return self.layouts.keep(value, (value.shape, value.dtype), lambda: held(value, self.device)), 0
             value = self.value = held(value, self.device)
         return value, 0
 
@@ -175,29 +165,22 @@ class Flat:
         if self.patches or self.is_ragged(dtype) or not covers(self.count(dtype), region):
             return None
         key = (region.size, region.stride, region.dtype, order)
-        if key in self._buffers():
-            return self.copies.buffers[key]
+        if (buffer := self.layouts.of(self.value).get(key)) is not None:
+            return buffer
         value = self.typed(dtype)
-        is_kept = self.storage.live or is_stored(value) or value is not self.value or bool(self._buffers())
+        is_kept = self.storage.live or is_stored(value) or value is not self.value or bool(self.layouts.of(self.value))
         if is_kept and not copies:
             return None
         buffer = held(self.strided(value, region).permute(order), self.device)
         if is_kept:
-            return self._copy(key, lambda: buffer)
+            return self._laid_out(key, buffer)
         self.write_arranged(region, buffer, order)
         return buffer
 
-    def _buffers(self) -> dict[tuple, Tensor]:
-        return self.copies.buffers if self.value is not None and self.value.uop is self.copies.value else {}
-
-    def _copy(self, key: tuple, make: Callable[[], Tensor]) -> Tensor:
-        """The copy of the present value under this key, made once."""
+    def _laid_out(self, key: tuple, buffer: Tensor) -> Tensor:
+        """From here on the value lies in this buffer as well."""
         assert self.value is not None
-        if self.value.uop is not self.copies.value:
-            self.copies = Copies(self.value.uop, {})
-        if key not in self.copies.buffers:
-            self.copies.buffers[key] = make()
-        return self.copies.buffers[key]
+        return self.layouts.keep(self.value, key, lambda: buffer)
 
     def _read_complex(self, region: Region) -> Complex:
         numbers, parts = self.numbers, in_memory(region)
@@ -207,27 +190,21 @@ class Flat:
 
     # ---- parts that are buffers ----
 
-    def _holding(self, region: Region) -> int | None:
-        """The one patch that the region lies in, where patches are disjoint intervals."""
-        if self.blocks is None or not self.patches or region.moves >= 0:
-            return None
-        return self.blocks.holding(*interval(region)) if self.patches[0].region.dtype == region.dtype else None
-
     def _stored_patch(self, region: Region) -> tuple[Tensor, int] | None:
         """The buffer of the one patch that the region lies in, and its first element. It is put there if it is not."""
-        number = self._holding(region)
+        number = self.patches.holding(region)
         if number is None:
             return None
         patch = self.patches[number]
         if not is_stored(patch.value):
-            patch = self.patches[number] = Patch(patch.region, held(patch.value, self.device))
+            patch = self.patches.hold(number, held(patch.value, self.device))
         return patch.value, patch.region.offset
 
     def _part(self, region: Region) -> tuple[int, Tensor] | None:
         """The patch or the part of the value's buffer that the region lies in, and its first element. Kernels that read
         parts of one size are the same kernel."""
         if self.patches:
-            patch = None if region in self.places else self._holding(region)
+            patch = None if region in self.patches.newest else self.patches.holding(region)
             return None if patch is None else (self.patches[patch].region.offset, self.patches[patch].value.flatten())
         value, (low, high) = self.value, interval(region)
         if value is None or value.dtype != TO_TINY[region.dtype] or region.moves >= 0:
@@ -243,10 +220,10 @@ class Flat:
 
     def _join(self) -> bool:
         """Lays the patches side by side, if they are all there is, and all but one are in buffers already."""
-        blocks = None if self.storage.has_value else self.blocks
+        blocks = None if self.storage.has_value else self.patches.blocks
         if not self.patches or blocks is None:
             return False
-        dtype = TO_TINY[self.patches[0].region.dtype]
+        dtype = TO_TINY[self.patches.dtype]
         if not blocks.tile(self.count(dtype)) or any(s * dtype.itemsize % ALIGNMENT for s in blocks.starts):
             return False
         values = [self.patches[number].value.flatten() for number in blocks.numbers]
@@ -288,17 +265,17 @@ class Flat:
             self.merge_patches()
             self._replace(self._scattered(self.typed(dtype), region, value))
             return
-        too_many = len(self.patches) >= MAX_PATCHES and self.blocks is None
-        if too_many or any(p.region.dtype != region.dtype for p in self.patches[:1]):
+        too_many = len(self.patches) >= MAX_PATCHES and self.patches.blocks is None
+        if too_many or (self.patches and self.patches.dtype != region.dtype):
             self.merge_patches()
         self.value = self.typed(dtype)
-        self._patch(Patch(region, value, self._store_of(region, value) if region.moves >= 0 else None))
+        self.patches.add(Patch(region, value, self._store_of(region, value) if region.moves >= 0 else None))
 
     def write_arranged(self, region: Region, buffer: Tensor, order: tuple[int, ...]) -> None:
         """The whole storage, from a buffer in which the region lies with its dimensions in this order."""
         buffer = buffer.reshape(tuple(region.size[d] for d in order))
         self.write(region, buffer.permute(tuple(order.index(d) for d in range(len(order)))))
-        self._copy((region.size, region.stride, region.dtype, order), lambda: buffer)
+        self._laid_out((region.size, region.stride, region.dtype, order), buffer)
 
     def _store_of(self, region: Region, value: Tensor) -> Callable[[Tensor], Tensor]:
         def store(state: Tensor) -> Tensor:
@@ -311,13 +288,7 @@ class Flat:
         return update(flat, 0, self.index_of(region).flatten(), value.flatten(), "set")
 
     def _replace(self, value: Tensor) -> None:
-        self.value, self.patches, self.places, self.blocks, self.parts = value, [], {}, Blocks(), {}
-
-    def _patch(self, patch: Patch) -> None:
-        self.places[patch.region] = len(self.patches)
-        if self.blocks is not None and not self.blocks.add(patch, len(self.patches)):
-            self.blocks = None
-        self.patches.append(patch)
+        self.value, self.patches, self.parts = value, Patches(), {}
 
     def update(self, region: Region, value: Tensor, in_place: Callable[[Tensor], Tensor]) -> None:
         """A write of the whole storage that changes little of it: `in_place` does so in the buffer itself."""
@@ -330,7 +301,7 @@ class Flat:
         whole = covers(self.count(dtype), region) and geometry.is_contiguous(region.size, region.stride)
         if whole and self.is_patched_buffer(dtype) and not self.patches:
             self.written, self.numbers = True, None
-            self._patch(Patch(region, value, lambda state: in_place(state.reshape(region.size)).flatten()))
+            self.patches.add(Patch(region, value, lambda state: in_place(state.reshape(region.size)).flatten()))
         else:
             self.write(region, value)
 
@@ -376,21 +347,21 @@ class Flat:
 
     def _patched(self, dtype: DType) -> Tensor:
         """The whole value with the patches in place."""
-        flat = self.typed(TO_TINY[self.patches[0].region.dtype])
-        for patch in self.patches:
+        flat = self.typed(TO_TINY[self.patches.dtype])
+        for patch in self.patches.all:
             flat = self._composed(flat, patch.region, patch.value)
         return self._as(flat, dtype)
 
     def merge_patches(self) -> None:
         """From here on the storage is a whole new value."""
         if self.patches and not self._join():
-            self._replace(self._patched(TO_TINY[self.patches[0].region.dtype]))
+            self._replace(self._patched(TO_TINY[self.patches.dtype]))
 
     def in_place_patches(self) -> list[Patch]:
         """What to store into the buffer it had, if that is all that changed: of each region the last value."""
-        if not self.patches or not self.is_patched_buffer(TO_TINY[self.patches[0].region.dtype]):
+        if not self.patches or not self.is_patched_buffer(TO_TINY[self.patches.dtype]):
             return []
-        last = [p for i, p in enumerate(self.patches) if self.places[p.region] == i]
+        last = self.patches.last()
         return last if len(last) <= MAX_STORES else []
 
     def _is_worth_storing(self) -> bool:
