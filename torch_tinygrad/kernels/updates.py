@@ -1,10 +1,10 @@
-"""Writing by index: updates of slots that may name the same slot more than once.
+"""Writing by index: updates of cells that may name the same cell more than once.
 
 tinygrad has no scatter. This one is a kernel that walks the updates in order, for every independent lane (the
 dimensions that are not indexed) in parallel: the last write wins and sums are deterministic, as on PyTorch's CPU, no
-atomics are needed, and the cost is the number of updates plus the number of slots. Where lanes alone do not occupy the
-device, its threads also share out the slots, each walking all updates for its own, or, where one long list of updates
-serves all lanes, they share out the list after sorting it by slot."""
+atomics are needed, and the cost is the number of updates plus the number of cells. Where lanes alone do not occupy the
+device, its threads also share out the cells, each walking all updates for its own, or, where one long list of updates
+serves all lanes, they share out the list after sorting it by cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .threads import LANES, call, fresh, in_parallel, is_writing_in_place, store
 
 # Elementwise chains this short are cheaper than a kernel of their own, and fuse with their neighbours.
 UNROLLED_UPDATES = 4
-# Lanes and owners of slots together should be about this many threads.
+# Lanes and owners of cells together should be about this many threads.
 THREADS = 4096
 
 
@@ -100,7 +100,7 @@ def _is_one_long_list(base: Tensor, dim: int, index: Tensor, box: tuple[int, ...
 
 def _unrolled(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...]) -> Tensor:
     size, ndim = base.shape[dim], base.ndim
-    slot = positions(size, dim, ndim)
+    cell = positions(size, dim, ndim)
     inside = None
     for d in range(ndim):
         if d != dim and box[d] < base.shape[d]:
@@ -116,7 +116,7 @@ def _unrolled(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: s
 
     for n in range(box[dim]):
         at = nth(index, n).cast(dtypes.int32 if size < 2**31 else dtypes.int64)
-        here = (at < 0).where(at + size, at) == slot
+        here = (at < 0).where(at + size, at) == cell
         here = here if inside is None else here & inside
         new = nth(src, n) if isinstance(src, Tensor) else Tensor.full((1,) * ndim, src, dtype=base.dtype, buffer=False)
         base = here.where(combined(how, base, new.expand(base.shape)), base)
@@ -124,7 +124,7 @@ def _unrolled(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: s
 
 
 def identity(dtype: DType, how: str):
-    """What combines into a slot without changing it."""
+    """What combines into a cell without changing it."""
     if how in ("sum", "mean", "prod"):
         return 1 if how == "prod" else 0
     if dtypes.is_float(dtype):
@@ -133,15 +133,15 @@ def identity(dtype: DType, how: str):
 
 
 def _sorted(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...]) -> Tensor:
-    """Updates in the order of their slots, cut into pieces that threads walk side by side. A piece owns the slots that
-    begin in it; what it has for the slot it starts in the middle of goes to a slot of its own, added in the end."""
+    """Updates in the order of their cells, cut into pieces that threads walk side by side. A piece owns the cells that
+    begin in it; what it has for the cell it starts in the middle of goes to a cell of its own, added in the end."""
     size, count = base.shape[dim], box[dim]
     before, after = tuple(base.shape[:dim]), tuple(base.shape[dim + 1 :])
-    slot = index.reshape(count).cast(dtypes.int32)
-    slot = (slot < 0).where(slot + size, slot).maximum(0).minimum(size - 1)
-    order = sort_order(stored(slot.cast(dtypes.uint32).reshape(1, count)), bits=size.bit_length()).reshape(count)
+    cell = index.reshape(count).cast(dtypes.int32)
+    cell = (cell < 0).where(cell + size, cell).maximum(0).minimum(size - 1)
+    order = sort_order(stored(cell.cast(dtypes.uint32).reshape(1, count)), bits=size.bit_length()).reshape(count)
     order = stored(order)
-    slot = stored(take_rows(stored(slot), 0, order))
+    cell = stored(take_rows(stored(cell), 0, order))
     src = src if not isinstance(src, Tensor) or src.shape[dim] == 1 else stored(take_rows(src, dim, order))
     pieces = count if how == "set" else min(THREADS, math.ceil(count / 32))
     length = math.ceil(count / pieces)
@@ -154,10 +154,10 @@ def _sorted(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str
         return t.reshape(*t.shape[:axis], pieces, length, *t.shape[axis + 1 :])
 
     if how == "set":
-        following = slot.shrink(((1, count),)).pad(((0, 1),), value=size)
-        target, carried, spare = cut((slot == following).where(size, slot), 0, size), size, size
+        following = cell.shrink(((1, count),)).pad(((0, 1),), value=size)
+        target, carried, spare = cut((cell == following).where(size, cell), 0, size), size, size
     else:
-        cuts = cut(slot, 0, spare)
+        cuts = cut(cell, 0, spare)
         last = cuts.shrink((None, (length - 1, length)))
         begun = last.shrink(((0, pieces - 1), None)).pad(((1, 0), None), value=spare)
         target = (cuts == begun).where(positions(pieces, 0, 2) + carried, cuts)
@@ -191,14 +191,14 @@ def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str,
     def kernel(*buffers: UOp) -> UOp:
         out, index, *given = (b.flatten() for b in buffers)
         at = [UOp.range(s, d, AxisType.LOOP if d == dim else AxisType.WEAK) for d, s in enumerate(box)]
-        slot = index[_offset(at, shapes[1])].load().cast(wide)
-        slot = (slot < 0).where(slot + size, slot).maximum(0).minimum(size - 1)
+        cell = index[_offset(at, shapes[1])].load().cast(wide)
+        cell = (cell < 0).where(cell + size, cell).maximum(0).minimum(size - 1)
         steps = [0 if s == 1 else step for s, step in zip(shapes[0], strides_of(shapes[0]), strict=True)]
-        place = sum((at[d] * steps[d] for d in range(len(box)) if d != dim), slot.cast(dtypes.weakint) * steps[dim])
+        place = sum((at[d] * steps[d] for d in range(len(box)) if d != dim), cell.cast(dtypes.weakint) * steps[dim])
         new = given[0][_offset(at, shapes[2])].load() if given else UOp.const(src, out.dtype)
         owner, shares = thread_ranges(owners, len(box), True) if owners > 1 else (None, [])
         if owner is not None:
-            place = place.valid((slot & (owners - 1)).eq(owner.cast(wide)))
+            place = place.valid((cell & (owners - 1)).eq(owner.cast(wide)))
         old = out.after(at[dim])[place].load() if how != "set" else None
         write = out[place].store(new if old is None else combined(how, old, new)).end(*at, *shares)
         return write.sink(arg=KernelInfo(name=f"update_{how}", opts_to_apply=() if shares else None))

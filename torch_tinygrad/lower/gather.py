@@ -32,7 +32,7 @@ def take_flat(x: Tensor, index: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Joined:
     """Several index tensors joined into one: `order` moves the indexed dimensions together at `at`, where they form
-    one dimension of `size` slots; `index` selects slots."""
+    one dimension of `size` cells; `index` selects cells."""
 
     order: tuple[int, ...]
     at: int
@@ -45,7 +45,7 @@ class Joined:
         return moved.reshape(*moved.shape[: self.at], self.size, *moved.shape[self.at + self.count :])
 
     def split(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The inverse of `join` for a tensor whose slots were kept."""
+        """The inverse of `join` for a tensor whose cells were kept."""
         back = tuple(self.order.index(d) for d in range(len(self.order)))
         return x.reshape(tuple(shape[d] for d in self.order)).permute(*back)
 

@@ -1,4 +1,4 @@
-"""Operators that write by index. Each one only says which slots, which values and how they combine; `updates` does
+"""Operators that write by index. Each one only says which cells, which values and how they combine; `updates` does
 the writing. Masks stay lazy: where a mask is true is never asked on the host."""
 
 from __future__ import annotations
