@@ -258,7 +258,7 @@ std::exception_ptr raised_by(const F& f) {
 // Whether ATen's kernels one by one are as good as the program: it fuses nothing, is too short for a graph, and, where memory
 // is the device's own, Python starts it.
 bool saves_nothing(const Program& program, const Trace& trace) {
-  return !is_host(trace.device) && program.kernels < kGraph && program.kernels >= static_cast<int64_t>(trace.nodes.size());
+  return !shares_host_memory() && program.kernels < kGraph && program.kernels >= static_cast<int64_t>(trace.nodes.size());
 }
 
 const std::string* lost_in(const Trace& trace) {

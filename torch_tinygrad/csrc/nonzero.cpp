@@ -15,7 +15,7 @@ namespace tiny {
 
 std::optional<at::Tensor> nonzero_by_library(const at::Tensor& tensor) {
   const auto device = tensor.device().index();
-  if (is_host(device) || !aten_device(device) || tensor.numel() == 0 || tensor.is_neg()) return std::nullopt;
+  if (shares_host_memory() || !aten_device(device) || tensor.numel() == 0 || tensor.is_neg()) return std::nullopt;
   DeviceLock lock;
   const Buffer& buffer = realize(tensor, "nonzero");
   begin_direct(device);
