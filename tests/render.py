@@ -22,6 +22,8 @@ TARGETS = {
     "CL": "NULL:OPENCL:cl_khr_fp64,cl_khr_fp16",
     "WEBGPU": "NULL:WGSL:shader-f16",
 }
+# Of the fuzzer's loops.
+SEEDS = 4
 # Compilers that the renderers ask for, by module.
 COMPILERS = {
     "tinygrad.runtime.ops_metal": ["MetalCompiler"],
@@ -45,7 +47,7 @@ def _without_compilers() -> None:
 def _programs():
     import torch
 
-    from tests import models
+    from tests import models, random_loops
 
     def training(make, batch):
         model = make().to("tiny")
@@ -71,6 +73,12 @@ def _programs():
         x = torch.rand(64, 64, device="tiny", dtype=torch.float16)
         (x @ x).relu().cpu()
 
+    def fuzzed_loop(seed):
+        random_loops.run(random_loops.random_lines(seed), 8, "tiny")
+        torch.tiny.synchronize()
+
+    for seed in range(SEEDS):
+        yield f"random loop {seed}", lambda seed=seed: fuzzed_loop(seed)
     yield "CNN", lambda: training(models.tiny_cnn, models.images(4, 8))
     yield "GPT", lambda: training(models.Transformer, models.next_tokens(2))
     yield "LSTM", lambda: training(models.LSTMClassifier, models.sequences(4))
@@ -103,6 +111,7 @@ def main() -> int:
     for name in sys.argv[1:] or TARGETS:
         print(f"{name} ({TARGETS[name]})", flush=True)
         settings = {"DEV": TARGETS[name], "NULL_ALLOW_COPYOUT": "1", "TORCH_TINY_CACHE": "0", "PARALLEL": "1"}
+        settings |= {"TORCH_TINY_COMPILE": "always", "TORCH_TINY_FALLBACK": "error"}
         done = subprocess.run([sys.executable, "-m", "tests.render", "--here"], env={**os.environ, **settings})
         failed += done.returncode != 0
     return failed

@@ -41,7 +41,7 @@ def prepare() -> None:
     from .trace.nodes import Number, Region, Storage, Trace
 
     if not is_host():
-        from .engine.devices import lacking, most_pending
+        from .engine.devices import lacking, most_bytes, most_pending
 
         if library() == "cuda":
             from .engine.cuda import share_context
@@ -50,6 +50,7 @@ def prepare() -> None:
         open_chosen()
         _C.set_pending_bytes(most_pending())
         _C.set_lacking(chosen_device(), lacking())
+        _C.set_most_bytes(chosen_device(), most_bytes())
     hooks = {
         "op_traits": ops.op_traits,
         "warn_fallback": ops.warn_fallback,

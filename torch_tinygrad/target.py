@@ -26,6 +26,7 @@ class Target:
     has_views: bool = True  # a part of a buffer can be an operand
     has_groups: bool = False  # it runs threads in groups, and needs many of them to be fast
     regroups: bool = False  # its compilers may take (a + b) - b for a
+    compiles_late: bool = False  # kernels are source until they are loaded; tinygrad's cache keeps their machine code
     reads_late: bool = False  # an upload reads the host's memory after it has returned
     driver: str = ""  # whose events and graphs are used directly
     library: str = ""  # PyTorch's device whose kernels run on the same memory
@@ -59,6 +60,7 @@ def _opencl(device: Any) -> dict[str, Any]:
 
     return {
         "has_views": False,
+        "compiles_late": True,
         "reads_late": True,
         "most_bytes": ask(cl.CL_DEVICE_MAX_MEM_ALLOC_SIZE),
         # A parameter of a kernel is a pointer.

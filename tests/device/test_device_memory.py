@@ -1,8 +1,8 @@
 """Devices with memory of their own: programs, training and fallbacks, on the CPU treated as such a device.
 
 The choice is made once in a process, so each test runs one of its own with `TORCH_TINY_HOST=0`. With the library,
-PyTorch's kernels run on that memory, as its CUDA kernels do on a GPU: new traces go directly, and programs have steps
-of ATen's.
+PyTorch's kernels run on that memory, as its CUDA kernels do on a GPU, and programs have steps of ATen's. Without it, as
+on OpenCL, WebGPU or Metal, what runs directly runs in the CPU's own memory, on copies.
 """
 
 from __future__ import annotations
@@ -211,6 +211,52 @@ PROGRAMS = {
         gc.collect()
         assert all(owner() is None for owner in outputs)
     """,
+    "both_ways_see_what_the_other_wrote": """
+        want, there = torch.arange(24.0).view(4, 6), torch.arange(24.0).view(4, 6).to("tiny")
+        views = [(t, t[1:3], t.t()[2], t.view(-1)[::5]) for t in (want, there)]
+        ways = "always never never always always never always never never always".split()
+        for i, mode in enumerate(ways * 3):
+            torch.tiny.compile_mode(mode)
+            sums = []
+            for whole, rows, column, some in views:
+                if i % 3 == 0:
+                    rows.mul_(0.5).add_(i)
+                elif i % 3 == 1:
+                    column.copy_(whole[:, 0] - i)
+                else:
+                    some[1:] = some[:-1] * 0.5
+                sums.append((whole * 2).sum(0) + column.sum())
+            torch.testing.assert_close(sums[1].cpu(), sums[0], msg=lambda m: f"{mode} {i}: {m}")
+            torch.testing.assert_close(there.cpu(), want, msg=lambda m: f"{mode} {i}: {m}")
+        stats = torch.tiny.stats()
+        assert stats["direct"] >= 15 and stats["replays"] > 5, stats
+        assert torch.tiny.memory_allocated() < 2000
+    """,
+    "what_only_the_device_does_fast_is_compiled_at_once": """
+        index, x = torch.zeros(1, dtype=torch.int64).to("tiny"), torch.ones(1).to("tiny")
+        assert x.expand(1 << 25).gather(0, index.expand(1 << 25)).sum().item() == 1 << 25
+        stats = torch.tiny.stats()
+        assert (stats["direct"], stats["compiles"]) == (0, 1), stats
+    """,
+    "repeatable_results_are_the_devices_own": """
+        torch.use_deterministic_algorithms(True)
+        x = torch.ones(8, 8).to("tiny")
+        assert [(x @ x).sum().item() for _ in range(3)] == [512.0] * 3
+        stats = torch.tiny.stats()
+        assert stats["direct"] == 0 and stats["compiles"] and stats["replays"], stats
+    """,
+    "a_second_device_has_memory_of_its_own": """
+        x = [torch.arange(6.0).to(f"tiny:{i}") for i in (0, 1)]
+        x[1].mul_(2)
+        assert x[0].tolist() == [0, 1, 2, 3, 4, 5] and x[1].tolist() == [0, 2, 4, 6, 8, 10]
+        assert (x[0] + x[1].to("tiny:0")).tolist() == [0, 3, 6, 9, 12, 15]
+        assert torch.tiny.memory_allocated(1) > 0
+        try:
+            (x[0] + x[1]).tolist()
+            raise AssertionError("on two devices")
+        except RuntimeError as error:
+            assert "tiny:0" in str(error) and "tiny:1" in str(error)
+    """,
     "no_memory_for_a_program_costs_nothing": """
         a = torch.ones(1000, device="tiny")
         a.add_(100)
@@ -238,27 +284,35 @@ WITH_LIBRARY = [
     ("a_new_trace_runs_directly_and_its_program_is_taken_up", "auto"),
     ("no_memory_for_a_program_costs_nothing", "auto"),
 ]
-ABOUT_THE_LIBRARY = {
-    "selections_are_steps_of_the_library",
-    "places_are_found_in_one_go",
-    "kept_results_are_taken_again_when_nobody_has_them",
-    "library_steps_keep_no_memory",
-    *(name for name, mode in WITH_LIBRARY if mode == "auto"),
-}
-WITHOUT = [name for name in PROGRAMS if name not in ABOUT_THE_LIBRARY]
+# Without it.
+WITHOUT_LIBRARY = [
+    ("views_and_writes_agree_with_the_cpu", "mixed"),
+    ("parts_of_storages_go_up_and_down", "mixed"),
+    ("lifted_numbers_reach_replayed_programs", "mixed"),
+    ("operators_without_a_lowering_run_on_the_cpu", "always"),
+    ("training_follows_the_cpu_and_replays", "mixed"),
+    ("training_follows_the_cpu_and_replays", "always"),
+    ("temporaries_of_all_programs_share_memory", "always"),
+    ("a_new_trace_runs_directly_and_its_program_is_taken_up", "auto"),
+    ("both_ways_see_what_the_other_wrote", "auto"),
+    ("a_second_device_has_memory_of_its_own", "mixed"),
+    ("what_only_the_device_does_fast_is_compiled_at_once", "auto"),
+    ("repeatable_results_are_the_devices_own", "auto"),
+    ("no_memory_for_a_program_costs_nothing", "auto"),
+]
 
 
 def run_program(name: str, **settings: str) -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    settings |= {"TORCH_TINY_HOST": "0", "PYTHONPATH": path}
+    settings |= {"TORCH_TINY_HOST": "0", "TORCH_TINY_DEVICES": "2", "PYTHONPATH": path}
     mixed = settings.get("TORCH_TINY_COMPILE") == "mixed"
     done = run(f"import torch\nMIXED = {mixed}\n" + textwrap.dedent(PROGRAMS[name]), **settings)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("name", WITHOUT)
-def test(name):
-    run_program(name, TORCH_TINY_LIBRARY="0")
+@pytest.mark.parametrize(("name", "mode"), WITHOUT_LIBRARY)
+def test_without_the_library(name, mode, tmp_path):
+    run_program(name, TORCH_TINY_LIBRARY="0", TORCH_TINY_COMPILE=mode, TORCH_TINY_CACHE=str(tmp_path))
 
 
 @pytest.mark.parametrize(("name", "mode"), WITH_LIBRARY)

@@ -3,6 +3,7 @@ machine has by `make test-devices`; here on the device that is chosen."""
 
 from __future__ import annotations
 
+import os
 from ast import literal_eval
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from tests.differential import DEVICE, both, flush, normal
 from tests.models import Transformer, images, mlp, next_tokens, tiny_cnn, vectors
-from tests.processes import run
+from tests.processes import ROOT, run
+from torch_tinygrad.choice import is_host
 from torch_tinygrad.engine.devices import lacking
 from torch_tinygrad.target import target
 
@@ -52,6 +54,8 @@ def test_types_that_the_hardware_lacks_are_refused_where_a_tensor_is_made():
             torch.zeros(2, dtype=dtype, device=DEVICE)
         with pytest.raises(TypeError, match="support"):
             torch.zeros(2, device=DEVICE).to(dtype)
+        with pytest.raises(TypeError, match="support"):
+            torch.zeros(16, dtype=torch.uint8, device=DEVICE).view(dtype)
     if torch.float64 in lacking():
         name = torch.tiny.get_device_name()
         words = f"Cannot convert a {name} Tensor to float64 dtype as the {name} framework doesn't support float64"
@@ -71,6 +75,41 @@ def test_state_moves_between_devices(tmp_path):
     model.load_state_dict(torch.load(tmp_path / "state", map_location=DEVICE))
     x, _ = vectors(3)
     torch.testing.assert_close(model(x.to(DEVICE)).cpu(), other(x))
+
+
+def test_state_saved_on_one_device_is_loaded_on_another(tmp_path):
+    """Training goes on there with the optimizer's state and the same random numbers."""
+    code = f"""
+    import torch
+    from pathlib import Path
+    from tests.models import mlp, vectors
+    torch.manual_seed(0)
+    model, path = mlp().to("tiny"), Path({str(tmp_path / "state")!r})
+    optimizer = torch.optim.Adam(model.parameters())
+    if path.exists():
+        state = torch.load(path)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.tiny.set_rng_state(state["random"])
+    x, y = (t.to("tiny") for t in vectors(4))
+    for step in range(2):
+        noise = torch.randn(x.shape, device="tiny")
+        torch.nn.functional.cross_entropy(model(x + noise), y).backward()
+        optimizer.step()
+    state = {{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": torch.tiny.get_rng_state()}}
+    torch.save(state, path)
+    print([p.sum().item() for p in model.parameters()])
+    """
+
+    def trained(*devices):
+        (tmp_path / "state").unlink(missing_ok=True)
+        for device in devices:
+            done = run(code, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **device)
+            assert done.returncode == 0, done.stderr[-4000:]
+        return literal_eval(done.stdout)
+
+    there = {"DEV": "CPU", "TORCH_TINY_HOST": "0"}
+    torch.testing.assert_close(trained({}, there), trained(there, {}), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +148,13 @@ def test_programs_come_back_from_disk(tmp_path):
     stats = torch.tiny.stats()
     print(stats["compiles"], stats["loads"])
     """
-    first, second = (run(code, TORCH_TINY_CACHE=str(tmp_path)) for _ in range(2))
+    settings = {"TORCH_TINY_CACHE": str(tmp_path), "TORCH_TINY_COMPILE": "always"}
+    first, second = (run(code, **settings) for _ in range(2))
     (value, counts), (again, counts_again) = (done.stdout.splitlines() for done in (first, second))
     assert value == again and counts.split()[1] == "0" and counts_again.split()[0] == "0", (counts, counts_again)
+    elsewhere = {"TORCH_TINY_HOST": "0" if is_host() else "1"}
+    value, counts = run(code, DEV="CPU", TORCH_TINY_CACHE=str(tmp_path), **elsewhere).stdout.splitlines()
+    assert value == again and counts.split()[1] == "0", counts  # those of another device are not taken
 
 
 def test_an_upload_does_not_depend_on_its_source_afterwards():

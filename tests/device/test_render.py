@@ -16,6 +16,7 @@ def test_sums_of_integers_are_written_in_the_language_of_webgpu():
     ((x * x + 5) * (x > 2)).cpu()
     """
     settings = {"DEV": "NULL:WGSL:shader-f16", "NULL_ALLOW_COPYOUT": "1", "TORCH_TINY_CACHE": "0", "DEBUG": "4"}
+    settings["TORCH_TINY_COMPILE"] = "always"
     done = run(code, **settings)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "var<storage" in done.stdout and "(var)" not in done.stdout

@@ -24,6 +24,7 @@
 #include "service.h"
 #include "sharing.h"
 #include "sizes.h"
+#include "staged.h"
 #include "storage.h"
 #include "types.h"
 
@@ -174,6 +175,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_prepare", &set_prepare);
   m.def("set_up", &set_up);
   m.def("set_lacking", &set_lacking);
+  m.def("set_most_bytes", &set_most_bytes);
   m.def("register_recorder", &register_recorder);
   m.def("wait_for_autograd", &wait_for_autograd);
   m.def("onednn_multiplies_faster", &onednn_multiplies_faster);

@@ -12,6 +12,7 @@
 #include "kernels_only.h"
 #include "memory_stats.h"
 #include "python.h"
+#include "staged.h"
 
 namespace tiny {
 namespace {
@@ -93,7 +94,7 @@ std::shared_ptr<Buffer> upload(c10::DeviceIndex device, const void* source, size
     bytes_of(*buffer, 0, nbytes).copy_(bytes_at(source, nbytes), /*non_blocking=*/true);
     return buffer;
   }
-  return upload_to_engine(device, source, nbytes);
+  return cpu_copy(device, source, nbytes);
 }
 
 void download(const Buffer& buffer, size_t offset, void* destination, size_t nbytes) {
@@ -101,7 +102,8 @@ void download(const Buffer& buffer, size_t offset, void* destination, size_t nby
     std::memcpy(destination, static_cast<const char*>(buffer.host) + offset, nbytes);
     return;
   }
-  if (buffer.object == nullptr) {  // no program of the engine has written it
+  // No program of the engine has written it, or these bytes are the same.
+  if (buffer.object == nullptr || (buffer.owner && is_staged(buffer.device))) {
     const KernelsOnly kernels_only;
     bytes_at(destination, nbytes).copy_(bytes_of(buffer, offset, nbytes));
     return;

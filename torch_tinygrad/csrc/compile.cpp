@@ -8,6 +8,7 @@
 #include "python.h"
 #include "python_side.h"
 #include "sizes.h"
+#include "staged.h"
 
 namespace py = pybind11;
 
@@ -47,7 +48,7 @@ class TraceExport {
     }
     for (size_t s = 0; s < trace_.storages.size(); s++) {
       const Storage& storage = *trace_.storages[s];
-      storages.append(python_side().Storage(storage.nbytes, storage.buffer != nullptr, trace_.live[s] || trace_.keep_all));
+      storages.append(python_side().Storage(storage.nbytes, storage.buffer != nullptr, trace_.live[s]));
     }
     for (const Number& number : trace_.numbers) numbers.append(number_value(number));
     for (size_t g = 0; g < groups_; g++) numbers.append(py::int_(0));
@@ -100,6 +101,8 @@ class ObjectProgram final : public Program {
     bytes_moved = object_.attr("bytes_moved").cast<int64_t>();
     fallbacks = object_.attr("fallbacks").cast<std::map<std::string, int64_t>>();
     description = object_.attr("description").cast<std::vector<std::string>>();
+    inputs_ = object_.attr("inputs").cast<std::vector<uint32_t>>();
+    overwritten_ = object_.attr("overwritten").cast<std::vector<uint32_t>>();
   }
   ~ObjectProgram() override {
     py::gil_scoped_acquire gil;
@@ -109,23 +112,26 @@ class ObjectProgram final : public Program {
     py::gil_scoped_acquire gil;
     release_objects();
     py::list inputs, numbers;
-    for (const auto& item : object_.attr("inputs")) {
-      auto& storage = *trace.storages[item.cast<uint32_t>()];
-      if (storage.buffer == nullptr) storage.buffer = new_buffer(storage.device, storage.nbytes);
-      inputs.append(py::reinterpret_borrow<py::object>(engine_object(*storage.buffer)));
-    }
     for (const auto& item : object_.attr("lifted")) {
       const Number& number = given[item.cast<uint32_t>()];
       numbers.append(number.is_float ? py::object(py::float_(number.f)) : py::object(py::int_(number.i)));
     }
     py::list outputs;
     try {
+      for (const uint32_t index : inputs_) {
+        auto& storage = *trace.storages[index];
+        if (storage.buffer == nullptr) storage.buffer = new_buffer(storage.device, storage.nbytes);
+        const bool is_below = storage.buffer->object == nullptr;
+        inputs.append(py::reinterpret_borrow<py::object>(engine_object(*storage.buffer)));
+        if (is_below) drop_cpu_copy(storage);
+      }
       outputs = object_.attr("run")(inputs, numbers);
     } catch (py::error_already_set& error) {
       started = object_.attr("started").cast<bool>();
       if (!error.matches(py::module_::import("torch").attr("OutOfMemoryError"))) throw;
       throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, py::str(error.value()).cast<std::string>());
     }
+    for (const uint32_t i : overwritten_) drop_cpu_copy(*trace.storages[inputs_[i]]);
     times = object_.attr("times").cast<std::vector<double>>();
     size_t next = 0;
     for (const auto& item : object_.attr("outputs")) {
@@ -142,6 +148,7 @@ class ObjectProgram final : public Program {
 
  private:
   py::object object_;
+  std::vector<uint32_t> inputs_, overwritten_;  // storages; positions of those among them that steps write
 };
 
 PyObject *failed_type, *failed_value, *failed_traceback;

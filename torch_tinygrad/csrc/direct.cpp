@@ -16,6 +16,7 @@
 #include "python.h"
 #include "random_stream.h"
 #include "recorder.h"
+#include "staged.h"
 
 namespace tiny {
 namespace {
@@ -32,7 +33,7 @@ std::vector<std::vector<int32_t>> last_uses(const Trace& trace, const Uses& uses
 
 class Runner {
  public:
-  explicit Runner(Trace& trace) : trace_(trace), device_(*aten_device(trace.device)), memory_(trace.storages.size()) {}
+  explicit Runner(Trace& trace) : trace_(trace), device_(direct_device(trace.device)), memory_(trace.storages.size()) {}
 
   void run(const Node& node) {
     torch::jit::Stack stack = arguments_of(node);
@@ -44,6 +45,12 @@ class Runner {
     }
     if (!has_kernel(*node.op)) return run_on_cpu(node, stack);
     call(node, stack);
+  }
+
+  // What is kept of a storage in another form, on the device for one, will be old.
+  void begin_write(int32_t index) {
+    if (const auto& buffer = trace_.storages[index]->buffer) buffer->derived.reset();
+    drop_device_copy(*trace_.storages[index]);
   }
 
   void forget(int32_t storage) {
@@ -72,12 +79,8 @@ class Runner {
     c10::Storage& memory = memory_[index];
     if (memory) return memory;
     Storage& storage = *trace_.storages[index];
-    if (storage.buffer == nullptr) storage.buffer = new_buffer(storage.device, storage.nbytes);  // never written
-    if (storage.buffer->owner) return memory = storage.buffer->owner;
-    auto* kept = new std::shared_ptr<Buffer>(storage.buffer);
-    c10::DataPtr data(storage.buffer->host, kept, [](void* p) { delete static_cast<std::shared_ptr<Buffer>*>(p); }, at::kCPU);
-    return memory = c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage.nbytes, std::move(data),
-                                                                       /*allocator=*/nullptr, /*resizable=*/false));
+    if (storage.buffer == nullptr && trace_.live[index]) check_buffer_bytes(storage.nbytes);
+    return memory = for_aten(storage);
   }
   Tensor tensor_of(const Region& region) {
     Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory_of(region.storage)), c10::DispatchKeySet(key()),
@@ -263,6 +266,7 @@ class Runner {
                                   result.strides() == strides(region) && result.storage_offset() == 0 && !result.is_conj() &&
                                   !result.is_neg() && result.storage().nbytes() >= storage.nbytes && result.device() == device_ &&
                                   (!device_.is_cpu() || result.storage().allocator() == c10::GetCPUAllocator());
+    if (trace_.live[region.storage]) check_buffer_bytes(storage.nbytes);
     if (lies_as_promised && result.use_count() == 1 && result.storage().use_count() == 1) {
       storage.buffer = adopted_buffer(storage.device, storage.nbytes, result.storage());
     } else {
@@ -301,12 +305,10 @@ std::exception_ptr run_directly(Trace& trace) {
     if (lost != nullptr) {
       lose(node, node.outs, std::string(*lost));
     } else {
-      each_region(trace, node.writes, node.end, [&](const Region& region) {
-        if (auto& buffer = trace.storages[region.storage]->buffer) buffer->derived.reset();
-      });
       std::string reason;
       const int64_t start = watched() ? now() : 0;
       try {
+        each_region(trace, node.writes, node.end, [&](const Region& region) { runner.begin_write(region.storage); });
         runner.run(node);
         if (watched()) {
           wait_for_device(trace.device);

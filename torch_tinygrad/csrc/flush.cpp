@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -13,9 +14,9 @@
 #include "device.h"
 #include "direct.h"
 #include "disk.h"
-#include "isolation.h"
 #include "journal.h"
 #include "periods.h"
+#include "pieces.h"
 #include "policy.h"
 #include "programs.h"
 #include "python.h"
@@ -23,6 +24,7 @@
 #include "service.h"
 #include "sharing.h"
 #include "sizes.h"
+#include "staged.h"
 
 namespace tiny {
 namespace {
@@ -65,7 +67,7 @@ class Search {
     widen();
     name_ = name_of(key_, family_.varying, inputs);
     if (Entry* entry = from_disk()) return entry;
-    if (mode_ == Mode::Always || is_cheap(trace_)) return compiled();
+    if (mode_ == Mode::Always || is_cheap(trace_) || (is_staged(trace_.device) && is_heavy(trace_))) return compiled();
     const bool came_again = family_.sights >= family_.next_ask;
     if (came_again && family_.request == nullptr && family_.refusals < kMaxRefusals) {
       if (!ask_for_program(name_, trace_, family_.varying.numbers, family_.varying.moves.group)) return compiled();
@@ -258,13 +260,22 @@ std::exception_ptr raised_by(const F& f) {
 // Whether ATen's kernels one by one are as good as the program: it fuses nothing, is too short for a graph, and, where memory
 // is the device's own, Python starts it.
 bool saves_nothing(const Program& program, const Trace& trace) {
-  return !shares_host_memory() && program.kernels < kGraph && program.kernels >= static_cast<int64_t>(trace.nodes.size());
+  return aten_device(trace.device) && !shares_host_memory() && program.kernels < kGraph &&
+         program.kernels >= static_cast<int64_t>(trace.nodes.size());
 }
 
-const std::string* lost_in(const Trace& trace) {
-  for (const auto& storage : trace.storages)
-    if (!storage->lost.empty()) return &storage->lost;
-  return nullptr;
+bool reads_lost(const Trace& trace) {
+  return std::any_of(trace.storages.begin(), trace.storages.end(), [](const StoragePtr& storage) { return !storage->lost.empty(); });
+}
+
+// Everything that the trace writes is lost, or would be old: a part of it has run already.
+void lose_all(const Trace& trace, const std::string& message) {
+  for (const Node& node : trace.nodes)
+    each_region(trace, node.outs, node.end, [&](const Region& region) {
+      Storage& storage = *trace.storages[region.storage];
+      storage.contents = Contents::unknown();
+      storage.lost = message;
+    });
 }
 
 // Runs a trace and gives the error that is to be raised after it, if there is one. Throws where nothing has run and all of it
@@ -276,37 +287,31 @@ std::exception_ptr run_trace(Trace& trace, const char* reason, const Trace* like
   if (watched_by(Watcher::Profiler)) steps_are_noted.emplace();
   const auto start = Clock::now();
   const Mode mode = mode_for(trace.device);
-  const bool has_direct_way = aten_device(trace.device).has_value();
   std::optional<Search> search;
   Entry* entry = nullptr;
   std::optional<PythonError> cause;
   // Programs do not know that an earlier piece of the trace lost what they read.
-  if (const std::string* lost = lost_in(trace)) {
-    if (!has_direct_way) return run_in_parts(trace, *lost), nullptr;
-  } else {
+  if (mode != Mode::Never && !reads_lost(trace)) {
     try {
-      if (mode != Mode::Never) entry = search.emplace(trace, mode, like).run();
+      entry = search.emplace(trace, mode, like).run();
     } catch (const CompileFailed& failure) {
-      if (failure.interrupt || (failure.passing && !has_direct_way)) throw_python_error();
+      if (failure.interrupt) throw_python_error();
       cause.emplace();
-      if (!has_direct_way) {
-        run_in_parts(trace, failure.message);
-        return raised_by([&] { cause->rethrow(); });
-      }
       note_failure(failure.message);
     }
   }
   const auto compiled = Clock::now();
   std::shared_ptr<Program> program;
-  if (entry != nullptr && !(mode == Mode::Auto && has_direct_way && saves_nothing(*entry->program, trace))) {
+  if (entry != nullptr && !(mode == Mode::Auto && saves_nothing(*entry->program, trace))) {
     note_use(*entry);
     program = entry->program;
     program->started = false;
     try {
       program->run(trace, arguments_of(search->inputs, *entry));
     } catch (const c10::Error& error) {
-      if (program->started || !has_direct_way) {
-        // A step of ATen's failed. Some of the program has run already: it must not run again.
+      if (program->started || is_staged(trace.device)) {
+        // A step of ATen's failed, and some of the program has run already: it must not run again. Or the device is full,
+        // and what would be computed in the CPU's memory could not go back to it.
         lose_all(trace, error.what_without_backtrace());
         return std::current_exception();
       }

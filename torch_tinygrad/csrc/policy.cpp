@@ -2,12 +2,17 @@
 
 #include <ATen/Context.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <random>
 #include <set>
 
+#include "pieces.h"
 #include "python.h"
 #include "recorder.h"
+#include "staged.h"
 
 namespace tiny {
 namespace {
@@ -18,6 +23,9 @@ std::minstd_rand draws;  // guarded by the device's lock
 // A loop of writes has at least so many nodes, of at most so many kinds, and makes at most so many times what it fills.
 constexpr size_t kNodes = 64, kKinds = 3;
 constexpr int64_t kMade = 4;
+
+// Seconds of the CPU's: as long as compiling takes.
+constexpr double kMostProducts = 1e11, kLarge = 1e9;
 
 int64_t bytes_of(const Trace& trace, const Region& region) {
   int64_t count = static_cast<int64_t>(c10::elementSize(region.dtype));
@@ -35,13 +43,27 @@ void set_compile_mode(Mode value) {
 }
 
 Mode mode_for(c10::DeviceIndex device) {
-  if (!aten_device(device)) return Mode::Always;  // there is no other way
   if (mode == Mode::Mixed) return draws() % 2 ? Mode::Always : Mode::Never;
-  return mode == Mode::Auto && at::globalContext().deterministicAlgorithms() ? Mode::Never : mode.load();
+  if (mode != Mode::Auto || !at::globalContext().deterministicAlgorithms()) return mode;
+  return is_staged(device) ? Mode::Always : Mode::Never;  // the way that uses the device
 }
 
-bool may_compile(c10::DeviceIndex device) {
-  return !aten_device(device) || !(mode == Mode::Never || (mode == Mode::Auto && at::globalContext().deterministicAlgorithms()));
+bool may_compile(c10::DeviceIndex device) { return mode == Mode::Mixed || mode_for(device) != Mode::Never; }
+
+bool is_heavy(const Trace& trace) {
+  double products = 0;
+  for (const Node& node : trace.nodes) {
+    std::array<double, 3> largest{};  // of what it reads and writes, in elements
+    each_region(trace, node.args, node.end, [&](const Region& region) {
+      const double count = static_cast<double>(bytes_of(trace, region)) / static_cast<double>(c10::elementSize(region.dtype));
+      auto least = std::min_element(largest.begin(), largest.end());
+      *least = std::max(*least, count);
+    });
+    // Two matrices take exactly so many, other operators fewer.
+    const double most = std::sqrt(largest[0] * largest[1] * largest[2]);
+    if (most > kLarge && !op_traits(node.op->name).pointwise) products += most;
+  }
+  return products > kMostProducts;
 }
 
 bool is_cheap(const Trace& trace) {

@@ -15,13 +15,15 @@ enum class Mode : uint8_t {
 Mode compile_mode();  // as set by the user
 void set_compile_mode(Mode mode);
 
-// The mode that holds for a device now: one with memory of its own has no direct way; where results must repeat bit by bit,
-// the two ways are not mixed.
+// The mode that holds for a device now: where results must repeat bit by bit, the two ways are not mixed.
 Mode mode_for(c10::DeviceIndex device);
 bool may_compile(c10::DeviceIndex device);
 
 // Whether compiling costs less than it saves at the first run: many nodes of few kinds that fill parts of a storage become
 // one kernel.
 bool is_cheap(const Trace& trace);
+
+// Whether the CPU would take seconds for it: on a device whose direct way is the CPU it is compiled at once.
+bool is_heavy(const Trace& trace);
 
 }  // namespace tiny

@@ -6,6 +6,7 @@
 
 #include "kernels_only.h"
 #include "python_side.h"
+#include "staged.h"
 
 namespace py = pybind11;
 
@@ -83,7 +84,10 @@ std::shared_ptr<Buffer> engine_buffer(c10::DeviceIndex device, size_t nbytes, Py
 }
 
 PyObject* engine_object(Buffer& buffer) {
-  if (buffer.object == nullptr) {
+  if (buffer.object == nullptr && is_staged(buffer.device)) {
+    const auto view = py::memoryview::from_memory(buffer.owner.data(), static_cast<ssize_t>(buffer.nbytes));
+    buffer.object = python_side().upload(static_cast<int>(buffer.device), view).release().ptr();
+  } else if (buffer.object == nullptr) {
     const KernelsOnly kernels_only;
     buffer.object = python_side().wrap(static_cast<int>(buffer.device), bytes_of(buffer, 0, buffer.nbytes)).release().ptr();
   }
@@ -93,13 +97,6 @@ PyObject* engine_object(Buffer& buffer) {
 std::shared_ptr<Buffer> new_engine_buffer(c10::DeviceIndex device, size_t nbytes) {
   py::gil_scoped_acquire gil;
   return engine_buffer(device, nbytes, python_side().new_buffer(static_cast<int>(device), nbytes).release().ptr());
-}
-
-std::shared_ptr<Buffer> upload_to_engine(c10::DeviceIndex device, const void* source, size_t nbytes) {
-  py::gil_scoped_acquire gil;
-  release_objects();
-  const auto view = py::memoryview::from_memory(source, static_cast<ssize_t>(nbytes));
-  return engine_buffer(device, nbytes, python_side().upload(static_cast<int>(device), view).release().ptr());
 }
 
 void download_from_engine(const Buffer& buffer, size_t offset, void* destination, size_t nbytes) {

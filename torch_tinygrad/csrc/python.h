@@ -39,7 +39,6 @@ std::pair<size_t, size_t> device_memory_info(c10::DeviceIndex device);
 
 // Buffers that the engine makes.
 std::shared_ptr<Buffer> new_engine_buffer(c10::DeviceIndex device, size_t nbytes);
-std::shared_ptr<Buffer> upload_to_engine(c10::DeviceIndex device, const void* source, size_t nbytes);
 void download_from_engine(const Buffer& buffer, size_t offset, void* destination, size_t nbytes);
 std::shared_ptr<Buffer> engine_buffer(c10::DeviceIndex device, size_t nbytes, _object* object);  // takes the object over
 _object* engine_object(Buffer& buffer);                                                          // borrowed

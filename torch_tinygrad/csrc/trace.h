@@ -57,7 +57,6 @@ struct Trace {
   std::vector<bool> live;  // while it is flushed: storages whose values are needed afterwards
   Hash key;
   int64_t bytes = 0;
-  bool keep_all = false;  // every storage written counts as live: this is a part of a larger trace
 
   int32_t number_of(Storage* storage);
   uint32_t add_region(const at::Tensor& tensor);

@@ -115,6 +115,11 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
          are_both(c10::DispatchKey::SparseCsr);
 }
 
+at::Tensor view_dtype(const at::Tensor& self, at::ScalarType dtype) {
+  check_type(dtype);
+  return at::native::view_dtype(self, dtype);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -123,6 +128,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", [](at::Tensor&, c10::Stream) {});  // work of all streams is in one order
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
+  m.impl("view.dtype", view_dtype);
   m.impl("_reshape_alias", at::native::_reshape_alias);
   m.impl("unfold", at::native::unfold);
   m.impl("view_as_real", at::native::view_as_real);

@@ -49,6 +49,11 @@ def most_pending() -> int:
     return 2 << 30
 
 
+def most_bytes() -> int:
+    """Of one buffer."""
+    return target().most_bytes
+
+
 def most_kept() -> int:
     """Bytes of results that a program may keep for itself."""
     return torch.cuda.mem_get_info()[1] // 64 if target().library == "cuda" else 0

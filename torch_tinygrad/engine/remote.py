@@ -13,7 +13,7 @@ import torch
 from tinygrad import Device
 from tinygrad.device import Buffer
 from tinygrad.engine.jit import graph_class
-from tinygrad.engine.realize import estimate_uop
+from tinygrad.engine.realize import estimate_uop, get_runtime
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
@@ -273,6 +273,13 @@ class RemoteProgram:
                         LAST_WRITES[operands.bases[number]] = mark
         operands.release(range(0, first[FLOATS]))
         return outputs
+
+
+def build_kernels(plan: Plan, device: str) -> None:
+    """Puts machine code into tinygrad's cache, so that whoever loads the program finds it there."""
+    for step in plan.steps if target(device).compiles_late else []:
+        if isinstance(step, Launch):
+            get_runtime(device, step.program)
 
 
 def steps_are_timed() -> bool:

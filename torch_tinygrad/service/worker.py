@@ -90,8 +90,10 @@ def _compiled(message: bytes, bounds: Bounds) -> bytes | Failure:
         elif is_host():
             data = compile.compile_trace(trace, varying, device_index).to_bytes()
         else:
-            schedule = compile.scheduled(trace, set(varying), devices.device_name(device_index))
-            data = plans.to_bytes(remote.plan_of(schedule))
+            device = devices.device_name(device_index)
+            plan = remote.plan_of(compile.scheduled(trace, set(varying), device))
+            remote.build_kernels(plan, device)
+            data = plans.to_bytes(plan)
         return Failure("the program cannot be written down", True) if data is None else data
     except MemoryError:
         return bounds.needs_too_much()
