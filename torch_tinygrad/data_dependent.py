@@ -100,7 +100,7 @@ def _runs(ordered: torch.Tensor, inverse: bool, counts: bool):
     if n > 1:
         starts[1:] = ordered[1:] != ordered[:-1]
     first = nonzero(starts).reshape(-1)
-    values = ordered.index_select(0, first)
+    values = ordered[first]
     which = starts.cumsum(0) - 1 if inverse else None
     ends = torch.cat([first[1:], torch.full((1,), n, dtype=first.dtype, device=first.device)]) if n else first
     return values, which, ends - first if counts else None
@@ -111,6 +111,8 @@ def _empty(x: torch.Tensor) -> torch.Tensor:
 
 
 def unique2(x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False):
+    if x.is_complex():
+        aten._unique2(x.cpu(), sorted, return_inverse, return_counts)  # raises
     ordered, order = x.reshape(-1).sort(stable=True)
     values, which, counts = _runs(ordered, return_inverse, return_counts)
     inverse = _empty(x)

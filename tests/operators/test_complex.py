@@ -275,3 +275,27 @@ def test_training_with_a_complex_parameter():
         return w.detach().clone()
 
     both(program, schedules=("lazy",), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_not_zero_is_true_though_its_real_part_is():
+    def program(device):
+        z = torch.tensor([0j, 1j, 2 + 0j, complex(0, math.nan)]).to(device)
+        mask = torch.zeros(4, dtype=torch.bool, device=device)
+        mask.copy_(z)
+        other = torch.zeros(4, dtype=torch.bool, device=device)
+        other[1:] = z[1:]
+        return mask, other, z.bool(), torch.full((2,), 2j, device=device).bool()
+
+    with torch.tiny.compile_mode("always"):
+        both(program)
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 0.5, -1, 1j, 1 + 1j, -1j])
+def test_powers_of_zero_and_of_one(exponent):
+    def program(device):
+        z = torch.tensor([0j, 1 + 0j, 1j, complex(math.inf, 0)]).to(device)
+        exponents = torch.full((4,), exponent, dtype=torch.complex64, device=device)
+        return (z**exponents)[:3], (z**exponent)[:3], (exponent**z)[:3], 1**z
+
+    with torch.tiny.compile_mode("always"):
+        both(program)

@@ -33,3 +33,40 @@ def test_narrow_integers_wrap_before_they_are_used(dtype):
         return (a - b).float(), (-a).clamp_min(0), (a - b) < 3, (a * b).float(), (a + b + b).double(), (a * 3 - b) // 2
 
     both(run)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.uint8])
+def test_unique_values_of_unsigned_integers(dtype):
+    def run(device):
+        x = torch.tensor([3, 1, 3, 2, 1, 255]).to(dtype).to(device)
+        return x.unique(return_inverse=True, return_counts=True), x.unique_consecutive()
+
+    both(run)
+
+
+def test_unique_values_of_complex_numbers_are_refused_as_on_the_cpu():
+    for device in ("cpu", "tiny"):
+        with pytest.raises(NotImplementedError, match="\"unique\" not implemented for 'ComplexFloat'"):
+            torch.tensor([1j, 1j]).to(device).unique()
+
+
+def test_whole_numbers_in_even_steps_are_cut_as_on_the_cpu():
+    for start, end, steps in ((3, -7, 7), (-5, 50, 13), (0, 10, 7), (41, -33, 29)):
+        for dtype in (torch.int64, torch.int8, torch.float32, torch.float64):
+            both(lambda d: torch.linspace(start, end, steps, dtype=dtype, device=d))  # noqa: B023
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_powers_of_integers_wrap_however_large_the_exponent(dtype):
+    def run(device):
+        base = torch.tensor([16, 3, 2, 7, 0, 1, 5]).to(dtype).to(device)
+        exponent = torch.tensor([16, 100, 64, 127, 77, 99, 63]).to(dtype).to(device)
+        return base**exponent, base**100, base**64
+
+    with torch.tiny.compile_mode("always"):
+        both(run)
+
+
+def test_a_histogram_of_equal_limits_takes_the_range_of_the_data():
+    with torch.tiny.compile_mode("always"):
+        both(lambda d: [torch.histc(torch.tensor([1.0, 2, 2.5, 4]).to(d), 2, edge, edge) for edge in (0, 3, -1)])

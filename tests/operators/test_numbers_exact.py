@@ -135,3 +135,35 @@ def test_functions_of_constants_are_those_of_inputs(number):
     for function, f, w in zip(FUNCTIONS, found, wanted, strict=True):
         assert same_bits(f.cpu(), w.cpu()), function.__name__
         torch.testing.assert_close(w.cpu(), function(given.cpu()), equal_nan=True)
+
+
+NAN = float("nan")
+OF_NAN = (
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "sin",
+    "cos",
+    "sinh",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "lgamma",
+    "round",
+    "int",
+    "long",
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_functions_of_a_number_that_is_nan(dtype):
+    """Integers of nan are undefined in C: a compiler that knows the number makes anything of what depends on one."""
+
+    def run(device: str) -> list[torch.Tensor]:
+        x = torch.tensor([1.0, -1.0, 0.0, 2.0, -INFINITY], dtype=dtype).to(device)
+        return [x**NAN, NAN**x, x ** (x * NAN), *(getattr(x * NAN, name)() for name in OF_NAN)]
+
+    with torch.tiny.compile_mode("always"):
+        for name, got, want in zip(("pow", "rpow", "pow", *OF_NAN), run(DEVICE), run("cpu"), strict=True):
+            torch.testing.assert_close(got.cpu(), want, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}")

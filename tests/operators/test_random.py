@@ -88,3 +88,29 @@ def test_neighbouring_numbers_are_independent():
     torch.manual_seed(0)
     values = torch.rand(COUNT, device="tiny").cpu().numpy()
     assert abs(numpy.corrcoef(values[:-1], values[1:])[0, 1]) < 4 / numpy.sqrt(COUNT)
+
+
+# What PyTorch's own kernels draw, from a generator of theirs that ours seeds.
+DRAWN_BY_PYTORCH = {
+    "poisson": lambda g: torch.poisson(torch.full((50,), 4.0, device="tiny"), generator=g),
+    "binomial": lambda g: torch.binomial(*(torch.full((50,), v, device="tiny") for v in (20.0, 0.3)), generator=g),
+    "gamma": lambda g: torch._standard_gamma(torch.full((50,), 2.0, device="tiny"), generator=g),
+    "dirichlet": lambda g: torch._sample_dirichlet(torch.full((50, 3), 2.0, device="tiny"), generator=g),
+}
+
+
+@pytest.mark.parametrize("mode", ["never", "always", "auto"])
+@pytest.mark.parametrize("name", DRAWN_BY_PYTORCH)
+def test_what_pytorch_draws_follows_our_generators(name, mode):
+    draw, before = DRAWN_BY_PYTORCH[name], torch.get_rng_state()
+    with torch.tiny.compile_mode(mode):
+        generator = torch.Generator("tiny").manual_seed(3)
+        first, second = draw(generator).cpu(), draw(generator).cpu()
+        assert torch.equal(first, draw(generator.manual_seed(3)).cpu()) and not torch.equal(first, second)
+        assert torch.equal(second, draw(generator).cpu())
+        torch.tiny.manual_seed(3)
+        default = draw(None).cpu()
+        assert not torch.equal(draw(None).cpu(), default)
+        torch.tiny.manual_seed(3)
+        assert torch.equal(draw(None).cpu(), default)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -19,6 +19,7 @@
 #include "programs.h"
 #include "python.h"
 #include "python_side.h"
+#include "random_stream.h"
 #include "ranges.h"
 #include "recorder.h"
 #include "service.h"
@@ -178,6 +179,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_most_bytes", &set_most_bytes);
   m.def("register_recorder", &register_recorder);
   m.def("wait_for_autograd", &wait_for_autograd);
+  m.def("seed_for_cpu", &seed_for_cpu, "A seed for PyTorch's own generator, from the seed and the offset of our stream.");
   m.def("onednn_multiplies_faster", &onednn_multiplies_faster);
   bind_explain(m);
   m.def("stats", &stats_dict);
@@ -188,9 +190,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def(
       "flush", [](int device, const std::string& reason) { flush(static_cast<c10::DeviceIndex>(device), reason.c_str()); },
       py::call_guard<py::gil_scoped_release>());
-  m.def("pending", [](int device) { return trace_of(static_cast<c10::DeviceIndex>(device)).nodes.size(); });
-  m.def("set_pending_bytes", [](int64_t bytes) { bounds().bytes = bytes; });
-  m.def("set_bounds", [](size_t nodes, size_t soft_nodes, int64_t bytes) { bounds() = {nodes, soft_nodes, bytes}; });
+  m.def("pending", [](int device) {
+    DeviceLock lock;
+    return trace_of(static_cast<c10::DeviceIndex>(device)).nodes.size();
+  });
+  m.def("set_pending_bytes", [](int64_t bytes) {
+    DeviceLock lock;
+    bounds().bytes = bytes;
+  });
+  m.def("set_bounds", [](size_t nodes, size_t soft_nodes, int64_t bytes) {
+    DeviceLock lock;
+    bounds() = {nodes, soft_nodes, bytes};
+  });
   m.def("set_program_bound", [](size_t bound) { program_bound() = bound; });
   m.def("clear_programs", &clear_programs);
   m.def("compile_mode", [] { return static_cast<int>(compile_mode()); });
@@ -231,7 +242,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return view.defined() ? std::optional(view) : std::nullopt;
   });
   m.def(
-      "buffer_address", [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host); },
+      "buffer_address",
+      [](const at::Tensor& t) {
+        DeviceLock lock;
+        return reinterpret_cast<uintptr_t>(realize(t, "buffer_address").host);
+      },
       "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");
 
   m.def("nonzero_by_library", &nonzero_by_library, py::call_guard<py::gil_scoped_release>());

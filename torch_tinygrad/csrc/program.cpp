@@ -1,6 +1,7 @@
 // Runs programs on devices that share the host's memory: kernels by address, ATen's CPU kernels on the same memory.
 #include "program.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -18,6 +19,7 @@
 #include "kernels_only.h"
 #include "packing.h"
 #include "python.h"
+#include "random_stream.h"
 
 namespace tiny {
 
@@ -81,7 +83,13 @@ bool stands_alone(const at::Tensor& t, const SlotTensor& expected) {
          t.storage().allocator() == c10::GetCPUAllocator() && t.storage().use_count() == 1;
 }
 
-void put(std::vector<c10::IValue>& arguments, const std::vector<int>& path, const at::Tensor& tensor) {
+// A tensor in a generator's place holds the seed and the offset of our stream, which seed the CPU's generator.
+void put(std::vector<c10::IValue>& arguments, const c10::FunctionSchema& schema, const std::vector<int>& path, const at::Tensor& tensor) {
+  if (schema.arguments()[path[0]].name() == "generator") {
+    const int64_t* numbers = tensor.const_data_ptr<int64_t>();
+    arguments[path[0]] = at::detail::createCPUGenerator(seed_for_cpu(numbers[0], numbers[1]));
+    return;
+  }
   if (path.size() == 1) {
     arguments[path[0]] = tensor;
     return;
@@ -191,7 +199,7 @@ void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
   const AtenTakesHostMemory takes_ours;
   torch::jit::Stack stack;
   for (const auto& value : aten.arguments) stack.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);
-  for (const auto& [path, tensor] : aten.tensors) put(stack, path, tensor_at(tensor, addresses));
+  for (const auto& [path, tensor] : aten.tensors) put(stack, aten.op.schema(), path, tensor_at(tensor, addresses));
   if (aten.out_form)
     for (const auto& result : aten.results) stack.emplace_back(tensor_at(result, addresses));
   at::Tensor packed;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "call.h"
+#include "recorder.h"
 
 namespace tiny {
 
@@ -83,6 +84,7 @@ Range range_of(const at::Tensor& tensor) {
   const auto dtype = tensor.scalar_type();
   if (!is_integral(dtype)) return Range::all();
   if (tensor.numel() == 0) return Range();
+  const DeviceLock lock;
   const Storage& storage = *storage_of(tensor.storage().data_ptr());
   if (storage.shared != nullptr) return range_of_dtype(dtype);  // others write it too
   const Contents& contents = storage.contents;

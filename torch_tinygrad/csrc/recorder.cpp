@@ -267,6 +267,7 @@ void check_readable(const Storage& storage) {
 
 void count_fallback(const std::string& name) {
   warn_fallback(name);
+  DeviceLock lock;
   stats().fallbacks[name]++;
 }
 
@@ -288,7 +289,10 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     return run_on_cpu(op, stack);
   }
   c10::DeviceGuard guard(c10::Device(c10::DeviceType::PrivateUse1, call.device));
-  for (const auto& t : call.tensors) check_readable(*storage_of(t.storage().data_ptr()));
+  {
+    DeviceLock lock;
+    for (const auto& t : call.tensors) check_readable(*storage_of(t.storage().data_ptr()));
+  }
   std::shared_ptr<const Inferred> inferred;
   try {
     inferred = cached_inference(call, torch::jit::last(*stack, count));

@@ -18,10 +18,10 @@ namespace tiny {
 // A flat array that is written lazily. Nodes refer to it by pointer; tensors through their DataPtr's context.
 struct Storage final : c10::intrusive_ptr_target {
   Storage(c10::DeviceIndex device, size_t nbytes) : device(device), nbytes(nbytes) {}
-
+  // DeviceLock (recorder.h) guards every field here that is neither constant nor atomic, and those of the buffers.
   const c10::DeviceIndex device;
   const size_t nbytes;
-  std::atomic<bool> live{true};    // a tensor or a storage object can still see it
+  std::atomic<bool> live{true};    // a tensor or a storage object can still see it; any thread may be the last
   std::shared_ptr<Buffer> buffer;  // its value, unless it is pending or was never written
   std::shared_ptr<Buffer> shared;  // where the value must lie after each flush, as others see that memory (sharing.h)
   std::string lost;                // why the value will never be there, if computing it failed

@@ -10,6 +10,7 @@ import torch
 from tinygrad import Device
 from tinygrad.helpers import to_mv
 
+from torch_tinygrad import _C
 from torch_tinygrad.lower.registry import Meta
 from torch_tinygrad.target import target
 from torch_tinygrad.trace.forms import overload_of
@@ -74,6 +75,8 @@ class Call:
         positional, keyword = [], {}
         for i, (schema, argument) in enumerate(zip(self.overload._schema.arguments, self.step.arguments, strict=False)):
             given = self.device if schema.name == "device" else value(argument, (i,))
+            if schema.name == "generator" and given is not None:
+                given = torch.Generator(self.device).manual_seed(_C.seed_for_cpu(*given.tolist()))
             if schema.kwarg_only:
                 keyword[schema.name] = given
             else:

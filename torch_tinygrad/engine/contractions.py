@@ -126,10 +126,21 @@ def _softmax_length(node: Node) -> int:
     return size[plain(node.args[1])] if size else 1
 
 
+def _wraps_far(node: Node) -> bool:
+    """A power of integers wider than a byte. Odd numbers wrap to others however large the exponent, and squaring as
+    often as it has bits is more than one expression can hold."""
+    if node.op != "aten::pow.Tensor_Tensor":
+        return False
+    dtype = node.outs[0].dtype
+    return not dtype.is_floating_point and not dtype.is_complex and dtype.itemsize > 1
+
+
 def prefers_aten(node: Node) -> bool:
     here = target()
     if not here.library:
         return False
+    if _wraps_far(node):
+        return True
     if not here.shares_host_memory and (node.op in EXPONENTIALS or _prefers_selections(node)):
         return node.op not in EXPONENTIALS or _softmax_length(node) >= LONG_ROW
     if node.op in EXPONENTIALS:

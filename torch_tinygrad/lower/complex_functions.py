@@ -161,18 +161,18 @@ SPECIAL_POWERS = {0.5: sqrt, -0.5: rsqrt, -1: reciprocal, -2: lambda z: reciproc
 
 
 def power(base: Complex, exponent: Complex) -> Complex:
+    """As the CPU has it: a power of zero is nan where the exponent's real part is zero too."""
     result = exp(exponent * log(base))
-    zero, none = as_complex(0, base.dtype), as_complex(1, base.dtype)
-    at_zero = none.chosen(exponent.nonzero().logical_not(), zero)
-    return result.chosen(base.nonzero() | (exponent.re < 0), at_zero)
+    return result.chosen(base.nonzero() | (exponent.re > 0).logical_not(), as_complex(0, base.dtype))
 
 
 def power_of(base: complex, exponent: Complex) -> Complex:
     """A number to a complex power."""
-    if base != 0:
-        return exp(exponent * as_complex(cmath.log(base), exponent.dtype))
-    zero = as_complex(0, exponent.dtype).chosen(exponent.re > 0, as_complex(complex(m.NAN, m.NAN), exponent.dtype))
-    return zero.chosen(exponent.nonzero(), one_like(exponent))
+    if base == 1:
+        return one_like(exponent)
+    if base == 0:
+        return power(one_like(exponent) * 0.0, exponent)
+    return exp(exponent * as_complex(cmath.log(base), exponent.dtype))
 
 
 UNARY = {

@@ -229,15 +229,15 @@ def polar(size, angle, *, meta):
 
 
 def _converted(value, result: Meta) -> Complex | Tensor:
-    """A conversion that drops the imaginary part where the result is real."""
+    """A conversion that drops the imaginary part where the result is real; what is not zero is true."""
     if result.dtype.is_complex:
         if isinstance(value, Complex):
             return value.cast(result.tiny)
         return as_complex(value, result.tiny)
     if isinstance(value, Complex):
-        value = value.re
+        value = value.nonzero() if result.dtype is torch.bool else value.re
     elif isinstance(value, complex):
-        value = value.real
+        value = value != 0 if result.dtype is torch.bool else value.real
     return convert(value, result.tiny) if isinstance(value, Tensor) else m.constant(value, result.tiny)
 
 

@@ -9,7 +9,7 @@ from tinygrad import Tensor
 
 from torch_tinygrad.lower.angles import cos
 from torch_tinygrad.lower.cast import convert
-from torch_tinygrad.lower.maths import absolute, constant, index_range, operand, round_even, widen, widest_float
+from torch_tinygrad.lower.maths import absolute, constant, fma, index_range, operand, round_even, widen, widest_float
 from torch_tinygrad.lower.pointwise import power
 from torch_tinygrad.lower.registry import TO_TORCH, Meta, is_number, lowers
 
@@ -106,7 +106,8 @@ def linspace(start, end, steps, *, meta):
 
 
 def spaced(start, end, steps: int, result: Meta) -> Tensor:
-    """Evenly spaced numbers, counted from the nearer end so that both ends are exact."""
+    """Evenly spaced numbers, counted from the nearer end so that both ends are exact, and rounded once, as on the CPU:
+    whole ones are cut, so that the last digit decides."""
     dtype = widen(result.tiny) if result.dtype.is_floating_point else widest_float()
     index = index_range(steps).cast(dtype)
     if not result.dtype.is_floating_point:
@@ -114,8 +115,8 @@ def spaced(start, end, steps: int, result: Meta) -> Tensor:
     start, end = operand(start, dtype), operand(end, dtype)
     if steps == 1:
         return convert(start.reshape(1), result.tiny)
-    step = (end - start) / (steps - 1)
-    values = (index < steps // 2).where(start + step * index, end - step * ((steps - 1) - index))
+    start, end, step = (t.reshape(1).expand(steps) for t in (start, end, (end - start) / (steps - 1)))
+    values = (index < steps // 2).where(fma(step, index, start), fma(-step, (steps - 1) - index, end))
     return convert(values, result.tiny)
 
 

@@ -151,7 +151,7 @@ def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     values = x.reshape(x.numel()).cast(dtypes.float32) if x.dtype != dtypes.float64 else x.reshape(x.numel())
     low, high = Tensor.full((), min, dtype=values.dtype), Tensor.full((), max, dtype=values.dtype)
     if min == max:
-        low, high = (values.min(), values.max()) if min == 0 == max else (low, high)
+        low, high = values.min(), values.max()
         flat = low == high
         low, high = flat.where(low - 1, low), flat.where(high + 1, high)
     inside = (values >= low) & (values <= high)

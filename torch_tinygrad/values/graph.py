@@ -204,7 +204,8 @@ class _Builder:
                 for inner in nodes:
                     self.node(inner)
                 return None
-        return self.steps.add(node, is_fallback=True)
+        seeds = self.lift([n.position for n in node.args[-2:]], False) if is_random(node.op) else None
+        return self.steps.add(node, is_fallback=True, seeds=seeds)
 
     def sequence(self, loop: Loop, nodes: list[Node]) -> None:
         """A loop as one kernel, or its nodes one by one."""

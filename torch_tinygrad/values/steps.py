@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tinygrad import Tensor
 from tinygrad.uop.ops import Ops, UOp
 
@@ -70,15 +71,18 @@ class Steps:
         self.with_channels_last: set[int] = set()  # storages whose values lie so, or are computed from such
         self.written = {out.storage for node in trace.nodes for out in node.outs if out is not None}
 
-    def add(self, node: Node, is_fallback: bool) -> None:
+    def add(self, node: Node, is_fallback: bool, seeds: Tensor | None = None) -> None:
         """The operator as a step. Complex operands are handled as their parts, and only the step itself knows what they
-        are."""
+        are. A random one is given the seed and the offset of our stream in its generator's place."""
         activations = () if is_fallback else self.activations_of(node)
         taken = Taken()
         arguments = tuple(
             self.take(argument, (i,), node, activations, taken)
             for i, argument in enumerate(node.args[: len(schema_of(node.op))])
         )
+        if seeds is not None:
+            place = [name for name, _, _ in schema_of(node.op)].index("generator")
+            taken.add((place,), seeds, Operand((2,), torch.int64, (1,), 0))
         results = [None if out is None else self.result_of(out) for out in node.outs]
         orders: list[tuple[int, ...]] = [()] * len(results)
         if activations[:1] in taken.arranged:
