@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.differential import DEVICE, ON_TINY
+from tests.processes import run
 
 pytestmark = pytest.mark.skipif(not ON_TINY, reason="the CPU has memory behind its addresses")
 GIB = 1 << 30
@@ -60,3 +61,9 @@ def test_living_storages_never_share_addresses():
             living.append(empty(choose.choice((1, 700, 5000, 1 << 20, 3 << 20, GIB, 7 * GIB, 1 << 40))))
     ranges = sorted((t.data_ptr(), t.data_ptr() + t.numel()) for t in living)
     assert all(end <= begin for (_, end), (begin, _) in zip(ranges, ranges[1:], strict=False))
+
+
+def test_a_process_whose_addresses_are_bounded_has_as_many_as_it_may():
+    bounded = "import resource; resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30)); "
+    done = run(bounded + "import torch; assert (torch.ones(3, device='tiny') + 1).tolist() == [2] * 3")
+    assert done.returncode == 0, done.stderr

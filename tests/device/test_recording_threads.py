@@ -1,4 +1,4 @@
-"""Threads that record, read, index and fail at the same time: each finds its own values. `make sanitize` runs this under
+"""Threads that record, read, index and fail at the same time: each finds its own values. `make sanitize` runs it under
 ThreadSanitizer."""
 
 import threading

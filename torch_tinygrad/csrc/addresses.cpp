@@ -13,8 +13,8 @@
 namespace tiny {
 namespace {
 
-constexpr size_t kReserved = size_t{1} << 46;
-constexpr size_t kForSmall = size_t{1} << 42;  // the end of it, which large ones do not have
+constexpr size_t kMostReserved = size_t{1} << 46, kLeastReserved = size_t{1} << 34;
+constexpr size_t kPartForSmall = 16;  // of the whole, at the end of it: large ones do not have it
 constexpr size_t kSmall = size_t{1} << 20;
 constexpr size_t kCut = size_t{1} << 28, kMostCut = 4096;  // how long a range small ones are cut from, and into how many
 
@@ -22,14 +22,9 @@ constexpr size_t kCut = size_t{1} << 28, kMostCut = 4096;  // how long a range s
 
 void* AddressSpace::take(size_t nbytes) {
   std::lock_guard<std::mutex> guard(mutex_);
-  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= kReserved, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
+  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= kMostReserved, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
   const size_t size = size_class(nbytes);
-  if (begin_ == nullptr) {
-    void* reserved = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    TORCH_CHECK_WITH(OutOfMemoryError, reserved != MAP_FAILED, "tiny: could not reserve an address range of ", kReserved, " bytes");
-    begin_ = next_ = static_cast<char*>(reserved);
-    small_next_ = begin_ + kReserved - kForSmall;
-  }
+  if (begin_ == nullptr) reserve();
   if (size > kSmall) {
     char* found = take_range(size);
     TORCH_CHECK_WITH(OutOfMemoryError, found != nullptr, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
@@ -38,8 +33,7 @@ void* AddressSpace::take(size_t nbytes) {
   auto& kept = small_[size];
   if (kept.empty()) {
     const size_t count = std::min(kMostCut, kCut / size);
-    TORCH_CHECK_WITH(OutOfMemoryError, small_next_ + count * size <= begin_ + kReserved, "tiny: out of addresses: tried to allocate ",
-                     nbytes, " bytes");
+    TORCH_CHECK_WITH(OutOfMemoryError, small_next_ + count * size <= end_, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
     char* const range = small_next_;
     small_next_ += count * size;
     for (size_t i = count; i-- > 0;) kept.push_back(range + i * size);
@@ -47,6 +41,19 @@ void* AddressSpace::take(size_t nbytes) {
   void* address = kept.back();
   kept.pop_back();
   return address;
+}
+
+// As much as the system lets a process have: it may bound the addresses, and checkers take most of them.
+void AddressSpace::reserve() {
+  for (size_t size = kMostReserved; size >= kLeastReserved; size /= 2) {
+    void* reserved = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) continue;
+    begin_ = next_ = static_cast<char*>(reserved);
+    end_ = begin_ + size;
+    end_of_large_ = small_next_ = end_ - size / kPartForSmall;
+    return;
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "tiny: could not reserve an address range of ", kLeastReserved, " bytes");
 }
 
 void AddressSpace::give(void* address, size_t nbytes) {
@@ -70,7 +77,7 @@ char* AddressSpace::take_range(size_t size) {
     }
     return begin;
   }
-  if (static_cast<size_t>(begin_ + kReserved - kForSmall - next_) < size) return nullptr;
+  if (static_cast<size_t>(end_of_large_ - next_) < size) return nullptr;
   char* begin = next_;
   next_ += size;
   return begin;

@@ -17,14 +17,16 @@ class AddressSpace {
   void give(void* address, size_t nbytes);
 
  private:
+  void reserve();
   char* take_range(size_t size);
   void give_range(char* begin, size_t size);
 
   std::mutex mutex_;
-  char *begin_ = nullptr, *next_ = nullptr, *small_next_ = nullptr;  // what is reserved, and the part that was never used
-  std::map<char*, size_t> free_;                                     // ranges that nobody has, none beside another
-  std::set<std::pair<size_t, char*>> by_size_;                       // the same
-  std::unordered_map<size_t, std::vector<char*>> small_;             // by size: cut from ranges, and kept
+  char *begin_ = nullptr, *end_of_large_ = nullptr, *end_ = nullptr;  // what is reserved
+  char *next_ = nullptr, *small_next_ = nullptr;                      // where the parts begin that were never used
+  std::map<char*, size_t> free_;                                      // ranges that nobody has, none beside another
+  std::set<std::pair<size_t, char*>> by_size_;                        // the same
+  std::unordered_map<size_t, std::vector<char*>> small_;              // by size: cut from ranges, and kept
 };
 
 }  // namespace tiny
