@@ -123,7 +123,8 @@ class _Recorder(TorchDispatchMode):
             for r in results:
                 self.region(r)
             return result
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        drops = {a.name: v for a, v in zip(schema.arguments, values, strict=True)}.get("dropout_p")
+        if torch.Tag.nondeterministic_seeded in func.tags and drops != 0:
             raise NotDecomposable("a decomposition that draws random numbers")
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         self.raw.append((name, [self.argument(v) for v in values], [self.region(r) for r in fresh], writes))

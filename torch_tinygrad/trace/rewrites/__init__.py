@@ -3,7 +3,7 @@
 They run on Meta tensors that lie over their storages as the real ones do, so views and writes mean what they say.
 """
 
-from . import general, histogram, linalg, sampling
+from . import general, histogram, linalg, sampling, transformers
 from .registry import REWRITES
 
-__all__ = ["REWRITES", "general", "histogram", "linalg", "sampling"]
+__all__ = ["REWRITES", "general", "histogram", "linalg", "sampling", "transformers"]
