@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -16,10 +17,10 @@
 namespace tiny {
 namespace {
 
-// A loop has at least so many steps and nodes; shorter ones are compiled as they are.
-constexpr size_t kSteps = 32, kNodes = 128, kStepsAtBound = 4;
 // A piece of several steps has at most so many of them, and so many nodes.
 constexpr size_t kStepsOfPiece = 32, kNodesOfPiece = 64;
+// A loop has at least so many steps, and more than a piece; shorter ones are compiled as they are.
+constexpr size_t kSteps = 4, kNodes = kNodesOfPiece + 1;
 // Nodes in a row by which a place is recognised. Longer ones tell apart what looks alike within a step.
 constexpr std::array<size_t, 5> kWindows = {4, 16, 64, 256, 1024};
 // Nodes compared in search of a loop, for each node of the trace.
@@ -48,6 +49,14 @@ void each_place(const Trace& trace, const Node& node, const F& f) {
   for (uint32_t r = node.args; r < node.writes; r++)
     if (trace.refs[r].kind == ArgRef::Kind::Region) f(trace.regions[trace.refs[r].index], place++);
 }
+
+// Steps that a piece has, and the fewest that a loop has.
+size_t steps_together(size_t period) {
+  size_t steps = 1;
+  while (2 * steps <= kStepsOfPiece && 2 * steps * period <= kNodesOfPiece) steps *= 2;
+  return steps;
+}
+size_t fewest_steps(size_t period) { return std::max(kSteps, steps_together(period) + 1); }
 
 // Nodes begin .. end repeat those a period before, from begin + period on.
 struct Loop {
@@ -90,7 +99,7 @@ struct Hashes {
 
 class Search {
  public:
-  Search(const std::vector<uint64_t>& hashes, size_t steps) : hashes_(hashes), steps_(steps), budget_(kComparisons * hashes.size()) {}
+  explicit Search(const std::vector<uint64_t>& hashes) : hashes_(hashes), budget_(kComparisons * hashes.size()) {}
 
   std::vector<Loop> loops() {
     std::vector<Loop> found;
@@ -129,13 +138,13 @@ class Search {
       const auto [last, is_new] = seen.try_emplace(rolling, n);
       const size_t period = n - last->second;
       last->second = n;
-      if (is_new || period * steps_ > end - begin || (period == tried_period && n < tried_end) || budget_ == 0) continue;
+      if (is_new || period * fewest_steps(period) > end - begin || (period == tried_period && n < tried_end) || budget_ == 0) continue;
       size_t low = n, high = n + 1;
       while (low > begin + period && hashes_[low - 1] == hashes_[low - 1 - period]) low--;
       while (high < end && hashes_[high] == hashes_[high - period]) high++;
       budget_ -= std::min(budget_, high - low);
       low -= period;
-      if (high - low >= std::max(kNodes, steps_ * period)) {
+      if (high - low >= std::max(kNodes, fewest_steps(period) * period)) {
         found.push_back({low, high, period});
         return high;
       }
@@ -145,7 +154,6 @@ class Search {
   }
 
   const std::vector<uint64_t>& hashes_;
-  const size_t steps_;
   size_t budget_;
 };
 
@@ -325,17 +333,55 @@ size_t best_seam(const Trace& trace, const Crossing& crossing, size_t step, size
   return best;
 }
 
-// Adds the ends of pieces for `steps` steps that are all alike, from `begin` on: several in one while that leaves a single
-// one at least, so that both kinds of piece are there whatever the number of steps.
-void add_pieces(size_t begin, size_t period, size_t steps, std::vector<size_t>& ends) {
-  size_t together = 1;
-  while (2 * together <= kStepsOfPiece && 2 * together * period <= kNodesOfPiece) together *= 2;
-  while (steps > 0) {
-    const size_t taken = steps > together ? together : 1;
-    ends.push_back(begin += taken * period);
-    steps -= taken;
+// Cuts steps of `period` nodes into pieces: several steps in one where those are like most, while that leaves a single one at
+// least, so that both kinds of piece are there whatever the number of steps.
+class Cutter {
+ public:
+  Cutter(const Trace& trace, const Uses& uses, const std::vector<uint64_t>& kinds)
+      : trace_(trace), uses_(uses), kinds_(kinds), numbers_(trace.storages.size(), {-1, 0}) {}
+
+  void cut(size_t begin, size_t end, size_t period, std::vector<size_t>& ends) {
+    const size_t together = steps_together(period), steps = (end - begin) / period;
+    std::optional<uint64_t> usual;
+    if (steps > together) usual = seen_from_outside(begin + (steps - together) / 2 * period, together * period);
+    for (size_t at = begin; at < end;) {
+      const bool several = (end - at) / period > together && seen_from_outside(at, together * period) == usual;
+      ends.push_back(at += several ? together * period : period);
+    }
   }
-}
+
+ private:
+  // What a stretch of nodes is as a trace of its own: the same for two that have the same key.
+  uint64_t seen_from_outside(size_t begin, size_t count) {
+    const auto end = static_cast<int64_t>(begin + count);
+    Hash hash;
+    int32_t storages = 0;
+    stretch_++;
+    for (size_t n = begin; n < begin + count; n++) {
+      hash.add(kinds_[n]);
+      each_place(trace_, trace_.nodes[n], [&](const Region& region, uint64_t) {
+        const int32_t s = region.storage;
+        auto& [used_in, number] = numbers_[s];
+        if (used_in != stretch_) {
+          used_in = stretch_, number = storages++;
+          hash.add(trace_.storages[s]->nbytes);
+          hash.add(uint64_t{trace_.live[s] || uses_.last[s] >= end} | (uint64_t{is_there(s, begin)} << 1));
+        }
+        hash.add(static_cast<uint64_t>(number));
+      });
+    }
+    return hash.a;
+  }
+  bool is_there(int32_t storage, size_t begin) const {
+    return trace_.storages[storage]->buffer != nullptr || (uses_.first[storage] >= 0 && uses_.first[storage] < static_cast<int64_t>(begin));
+  }
+
+  const Trace& trace_;
+  const Uses& uses_;
+  const std::vector<uint64_t>& kinds_;
+  std::vector<std::pair<int64_t, int32_t>> numbers_;  // by storage: the stretch that used it last, its number there
+  int64_t stretch_ = 0;
+};
 
 }  // namespace
 
@@ -344,17 +390,17 @@ bool may_repeat(const Trace& trace, bool at_bound) {
 }
 
 Cuts cuts_of(const Trace& trace, const Uses& uses, bool at_bound) {
-  const size_t steps = at_bound ? kStepsAtBound : kSteps;
   const Hashes hashes(trace, uses);
-  std::vector<Loop> loops = Search(hashes.links, steps).loops();
+  std::vector<Loop> loops = Search(hashes.links).loops();
   // Steps that do the same with their storages in another order, or some of which are kept, are steps all the same.
-  if (!are_most(loops, trace)) loops = Search(hashes.kinds, steps).loops();
+  if (!are_most(loops, trace)) loops = Search(hashes.kinds).loops();
   if (!are_most(loops, trace)) {
     if (wholes().size() >= kMostWholes) wholes().clear();
     if (!at_bound) wholes().insert(key_of(trace));
     return {};
   }
   Cuts cuts;
+  Cutter cutter(trace, uses, hashes.kinds);
   const size_t count = trace.nodes.size();
   size_t done = 0;
   for (size_t i = 0; i < loops.size(); i++) {
@@ -372,11 +418,7 @@ Cuts cuts_of(const Trace& trace, const Uses& uses, bool at_bound) {
     const size_t phase = (step + seam) % period;
     const size_t begin = low + (phase + period - low % period) % period, end = high - (high % period + period - phase) % period;
     if (begin > done) cuts.ends.push_back(begin);
-    for (size_t at = begin, next; at < end; at = next) {
-      for (next = at + period; next < end; next += period)
-        if (!std::equal(&hashes.links[next], &hashes.links[next] + period, &hashes.links[next - period])) break;
-      add_pieces(at, period, (next - at) / period, cuts.ends);
-    }
+    cutter.cut(begin, end, period, cuts.ends);
     done = end;
     cuts.ends_in_step = high == count && end < count;
   }

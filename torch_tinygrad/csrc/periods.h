@@ -11,7 +11,7 @@ struct Cuts {
   std::vector<size_t> ends;   // of the pieces, in nodes; none where the trace is best run as a whole
   bool ends_in_step = false;  // the last piece is the beginning of another step
 };
-// Where the trace must be cut anyway (`at_bound`), a few steps are enough.
+// A trace that must be cut anyway (`at_bound`) may find steps when another one like it did not.
 Cuts cuts_of(const Trace& trace, const Uses& uses, bool at_bound);
 
 // False where the trace is short, or one like it was found to repeat nothing.

@@ -46,9 +46,7 @@ def schedule(graph: Graph, compiled: Compiled = compiled) -> Schedule:
     result = Schedule(graph)
     kept = {number: flat for number, flat in enumerate(graph.flats) if flat.storage.live and flat.written}
     for flat in kept.values():  # before any buffer is a storage's: it may become part of another
-        if flat.in_place_patches():
-            flat.store_patches()
-        flat.merge_patches()
+        flat.settle_patches()
     for number, flat in enumerate(graph.flats):
         if number in kept:
             _store(result, number, flat)

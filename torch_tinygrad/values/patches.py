@@ -136,5 +136,5 @@ class Patches:
         return self.blocks.holding(*interval(region)) if self.dtype == region.dtype else None
 
     def last(self) -> list[Patch]:
-        """Of each region the last."""
+        """Of each region the last: what was written there before is gone."""
         return [patch for number, patch in enumerate(self.all) if self.newest[patch.region] == number]

@@ -54,6 +54,7 @@ class Flat:
     parts: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # intervals of the value, as buffers
     written: bool = False
     compositions: int = 0  # reads that composed the patches since the value was last computed aside
+    was_aside: bool = False  # whether it was computed aside for reads since
     versions: Versions | None = None  # of the buffer it had before the trace
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
     numbers: Complex | None = None
@@ -125,13 +126,13 @@ class Flat:
         if (patched or updated) and self._is_worth_storing():
             self.store_patches()
             return self.strided(self.typed(dtype), region)
-        if patched and self.compositions < MAX_COMPOSITIONS:
+        if patched and self.compositions < MAX_COMPOSITIONS and not self._is_next_step():
             self.compositions += 1
             return self.strided(self._patched(dtype), region)
         if patched:
             self.merge_patches()
             self._replace(held(self.value, self.device))
-            self.compositions = 0
+            self.compositions, self.was_aside = 0, True
             return self.strided(self.typed(dtype), region)
         return self.patches[written].value if written >= 0 else self.strided(self.typed(dtype), region)
 
@@ -348,7 +349,7 @@ class Flat:
     def _patched(self, dtype: DType) -> Tensor:
         """The whole value with the patches in place."""
         flat = self.typed(TO_TINY[self.patches.dtype])
-        for patch in self.patches.all:
+        for patch in self.patches.last():
             flat = self._composed(flat, patch.region, patch.value)
         return self._as(flat, dtype)
 
@@ -358,7 +359,7 @@ class Flat:
             self._replace(self._patched(TO_TINY[self.patches.dtype]))
 
     def in_place_patches(self) -> list[Patch]:
-        """What to store into the buffer it had, if that is all that changed: of each region the last value."""
+        """What to store into the buffer it had, if that is all that changed."""
         if not self.patches or not self.is_patched_buffer(TO_TINY[self.patches.dtype]):
             return []
         last = self.patches.last()
@@ -369,6 +370,30 @@ class Flat:
         patches = self.in_place_patches() if self.in_place else []
         changed = sum(1 if p.update is not None else p.region.numel for p in patches)
         return changed > 0 and decide("small part", changed * SMALL_PART <= self.versions.buffer.shape[0])
+
+    def settle_patches(self) -> None:
+        """At the end of a trace: what changed is stored into the buffer, if that is all there is."""
+        if self.in_place_patches() and not self._is_next_step():
+            self.store_patches()
+        self.merge_patches()
+
+    def _is_next_step(self) -> bool:
+        """Whether most of it is new and computed from what it holds around each place, as a step of a stencil is: then
+        all of it is a new value, in one kernel and with no choice between old and new at each read."""
+        if not self.patches:
+            return False
+        dtype, last = TO_TINY[self.patches.dtype], self.patches.last()
+        if not decide("most of it", 2 * sum(p.region.numel for p in last) > self.count(dtype)):
+            return False
+        if not self.is_patched_buffer(dtype):
+            return self.was_aside
+        return any(p.update is None and self._is_aside(p) for p in last)
+
+    def _is_aside(self, patch: Patch) -> bool:
+        """Whether a patch reads what storing it would already have overwritten."""
+        before = self.strided(Tensor(self.versions.state), patch.region)
+        is_moving = not self.in_place or patch.region.moves >= 0
+        return is_moving or not self.versions.depends_elementwise(patch.value.uop, before.uop)
 
     def store_patches(self) -> None:
         """Stores the patches into the buffer: a new version of it, which is the value from here on."""
@@ -382,10 +407,7 @@ class Flat:
                 if stores_itself(updated, version):
                     version.state = updated.uop.base.reshape(version.state.shape)
                     continue
-            value = patch.value
-            before = self.strided(Tensor(self.versions.state), region)
-            if not self.in_place or region.moves >= 0 or not self.versions.depends_elementwise(value.uop, before.uop):
-                value = held(value, self.device)
+            value = held(patch.value, self.device) if self._is_aside(patch) else patch.value
             version.state = version.state.after(self.strided(Tensor(version.state), region).uop.store(value.uop))
         self.versions.finish(version)
         self._replace(Tensor(self.versions.state))

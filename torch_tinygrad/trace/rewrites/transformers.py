@@ -1,5 +1,5 @@
-"""The layers that nn.TransformerEncoder and nn.MultiheadAttention call whole in inference, as what they are made of: parts
-fuse with each other and with what surrounds them. With a mask, or weights of attention to return, they stay whole."""
+"""The layers that nn.TransformerEncoder and nn.MultiheadAttention call whole in inference, as what they are made of:
+parts fuse with each other and with what surrounds them. With a mask, or weights to return, they stay whole."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def encoder_layer(
 
 @rewrites(aten._native_multi_head_attention.default)
 def multi_head_attention(
-    query, key, value, width, heads, qkv, qkv_bias, out, out_bias, mask=None, need_weights=True, average=True, mask_type=None
+    query, key, value, width, heads, qkv, qkv_bias, out, out_bias, mask=None, need_weights=True, average=True,
+    mask_type=None,
 ):  # fmt: skip
     if mask is not None or need_weights or not _place(query) == _place(key) == _place(value):
         return NotImplemented
