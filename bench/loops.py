@@ -1,4 +1,5 @@
-"""The programs of examples/ at n, 10 n and 100 n steps: what compiling them takes, and a run beside the CPU's."""
+"""The programs of examples/ at n, 10 n and 100 n steps, and those of loop_programs.py: what compiling them takes, and a
+run beside the CPU's."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from . import loop_programs
 from .part import Table, run
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
@@ -38,8 +40,9 @@ def seconds(program: Callable[[], torch.Tensor], times: int = 1) -> float:
     return min(found)
 
 
-def measured(table: Table, name: str, arguments: tuple[int, ...], steps: int) -> None:
-    simulate = load(name)
+def measured(
+    table: Table, name: str, simulate: Callable[..., torch.Tensor], arguments: tuple[int, ...], steps: int
+) -> None:
     with torch.tiny.compile_mode("always"):
         before = torch.tiny.stats()["kernels"]
         first = seconds(lambda: simulate("tiny", *arguments))
@@ -60,10 +63,13 @@ def measure(quick: bool) -> Table:
     )
     for name, (size, steps) in PROGRAMS.items():
         for factor in (1,) if quick else (1, 10, 100):
-            measured(table, name, (size, steps * factor), steps * factor)
+            measured(table, name, load(name), (size, steps * factor), steps * factor)
     for name, size in GROWING.items():
         for factor in (1,) if quick else (1, 4):
-            measured(table, name, (size * factor,), size * factor)
+            measured(table, name, load(name), (size * factor,), size * factor)
+    for program, sizes in loop_programs.PROGRAMS.items():
+        for size, steps in sizes[: 1 if quick else None]:
+            measured(table, f"{program.__name__} of {size}", program, (size, steps), steps)
     return table
 
 
