@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import AddrSpace
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
+from torch_tinygrad.trace.decisions import Diverged, decide, is_one_of_many
+
 from .arrays import positions, zeros
+from .scans import scanned_in_turn
 from .threads import LANES, call, in_parallel, lanes_of, thread_ranges
 
 
@@ -20,7 +24,7 @@ def running_count(x: Tensor) -> Tensor:
     pieces = lanes_of(math.ceil(size / 64)) if in_parallel(x) else 1
     length = math.ceil(size / pieces)
     padded = x.pad((None, (0, pieces * length - size))) if pieces * length > size else x
-    counted = _count_pieces(padded.reshape(rows * pieces, length))
+    counted = scanned_in_turn(padded.reshape(rows * pieces, length), dtypes.int32, operator.add, 0, "running_count")
     if pieces > 1:
         counted = counted.reshape(rows, pieces, length)
         totals = counted.shrink((None, None, (length - 1, length))).squeeze(2).contiguous()
@@ -29,20 +33,18 @@ def running_count(x: Tensor) -> Tensor:
     return counted.reshape(rows, pieces * length).shrink((None, (0, size)))
 
 
-def _count_pieces(x: Tensor) -> Tensor:
-    rows, size = x.shape
-    parallel = in_parallel(x)
+# A program for many sizes has steps for sizes so many times the usual one, as a power of two.
+SPARE_STEPS = 7
 
-    def kernel(out: UOp, x: UOp) -> UOp:
-        (row, shares), at = thread_ranges(rows, 0, parallel), UOp.range(size, 2, AxisType.LOOP)
-        total = UOp.placeholder((1,), dtypes.int32, 0, AddrSpace.REG)
-        total = total.after(*shares)[0].set(0)
-        place = row * size + at
-        now = total.after(at)[0].load() + x.flatten()[place].load().cast(dtypes.int32)
-        writes = UOp.group(total[0].store(now), out.flatten()[place].store(now))
-        return writes.end(at).end(*shares).sink(arg=KernelInfo(name="running_count", opts_to_apply=()))
 
-    return call(kernel, Tensor.empty(rows, size, dtype=dtypes.int32, device=x.device), x)
+def _search_steps(size: int) -> int:
+    """How often a row is halved until one place is left."""
+    if not is_one_of_many():
+        return size.bit_length()
+    steps = decide("search", min(size.bit_length() + SPARE_STEPS, 31))
+    if size.bit_length() > steps:
+        raise Diverged("rows too long for the search of the usual ones")
+    return steps
 
 
 def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = None) -> Tensor:
@@ -54,7 +56,7 @@ def search(rows: Tensor, values: Tensor, right: bool, order: Tensor | None = Non
     if in_parallel(rows) and queries % LANES:
         padded = search(rows, values.pad((None, (0, LANES - queries % LANES))), right, order)
         return padded.shrink((None, (0, queries)))
-    steps = size.bit_length()
+    steps = _search_steps(size)
     parallel = in_parallel(rows)
     tensors = [Tensor.empty(batch, queries, dtype=dtypes.int32, device=rows.device), values, rows]
     shared = rows.shape[0] == 1

@@ -11,6 +11,8 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
+from torch_tinygrad.trace.decisions import decide
+
 from .arrays import positions, zeros
 from .counting import running_count
 from .threads import in_parallel, lanes_of, stored, thread_ranges
@@ -57,7 +59,8 @@ def sort_order(keys: Tensor, count: int | None = None, bits: int | None = None) 
         return zeros((rows, count), dtypes.int32)
     if size == 1:
         return zeros((rows, 1), dtypes.int32)
-    if size <= 128 or (in_parallel(keys) and size <= 2048 and rows * size * size <= 2**28):
+    is_short = size <= 128 or (in_parallel(keys) and size <= 2048 and rows * size * size <= 2**28)
+    if decide("sort by counting", is_short):
         return _order_by_counting(keys, count)
     return _order_by_radix(keys, bits or 8 * keys.dtype.itemsize).shrink((None, (0, count)))
 

@@ -1,29 +1,39 @@
 """Running sums, products, maxima and log-sums. Long axes are scanned in chunks, and the chunks' totals by the same
-function, so that work stays linear in the length and depth logarithmic."""
+function, so that work stays linear in the length and depth logarithmic. How many chunks of chunks that takes depends on
+the length: programs for many sizes scan element after element instead."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from tinygrad import Tensor, dtypes
 
+from torch_tinygrad.kernels.scans import scanned_in_turn
+from torch_tinygrad.kernels.threads import in_parallel
 from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.arithmetic import log_add
 from torch_tinygrad.lower.maths import widen, widest_float
 from torch_tinygrad.lower.reduce import from_zero, reversed_order, sortable, unsortable
 from torch_tinygrad.lower.registry import lowers
+from torch_tinygrad.trace.decisions import is_one_of_many
 
 aten = torch.ops.aten
 CHUNK = 32
 
 
-def scan(x: Tensor, axis: int, short: Callable, combine: Callable, identity) -> Tensor:
-    """The inclusive scan along an axis; `short` scans a last axis of at most CHUNK * 2 elements."""
+def scan(x: Tensor, axis: int, short: Callable, combine: Callable, identity, in_turn: bool = True) -> Tensor:
+    """The inclusive scan along an axis; `short` scans a last axis of at most CHUNK * 2 elements. `in_turn`: whether
+    `combine` can do so in a loop."""
     if x.ndim == 0 or x.numel() == 0:
         return x
     moved = x.transpose(axis, -1)
+    if in_turn and is_one_of_many() and not in_parallel(x):
+        rows = moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1])
+        scanned = scanned_in_turn(rows, x.dtype, combine, identity, "scan")
+        return scanned.reshape(moved.shape).transpose(axis, -1)
     return scan_last(moved, short, combine, identity).transpose(axis, -1)
 
 
@@ -73,7 +83,7 @@ def cumprod(x, dim, *, meta):
 
 @lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
 def logcumsumexp(x, dim, *, meta):
-    return scan(x.cast(widen(meta[0].tiny)), dim, short_log_sum, log_add, -m.INF)
+    return scan(x.cast(widen(meta[0].tiny)), dim, short_log_sum, log_add, -m.INF, in_turn=False)
 
 
 def running_extreme(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -92,7 +92,7 @@ def _median_rank(rows: Tensor, skip_nan: bool) -> Tensor:
     numbers = (rows == rows).sum(1, keepdim=True, dtype=dtypes.int32)
     if skip_nan:
         return ((numbers - 1) // 2).maximum(0)
-    return (numbers < size).where(numbers, (size - 1) // 2)
+    return (numbers < size).where(numbers, (numbers - 1) // 2)
 
 
 def _median_dim(x: Tensor, dim: int, keepdim: bool, skip_nan: bool) -> tuple[Tensor, Tensor]:
