@@ -51,6 +51,28 @@ compiles = torch.tiny.stats()["compiles"] if device == "tiny" else 0
 print("TIMES", times[len(times) // 2], compiles)
 """
 
+# How much longer a flush takes at a size that has not come before than at one that has.
+LOOKUP = """
+import os, time, statistics
+os.environ["TORCH_TINY_COMPILE"] = "always"
+import torch
+w = torch.randn(64, 64).to("tiny")
+def flush(n):
+    x = torch.ones(8, n, 64, device="tiny")
+    torch.tiny.synchronize()
+    y = torch.nn.functional.layer_norm((x @ w).softmax(1), (64,)).sum(1)
+    begin = time.perf_counter()
+    torch.tiny.synchronize()
+    return time.perf_counter() - begin
+for n in (40, 57, 41):
+    flush(n)
+more = []
+for n in range(64, 64 + {sizes}):
+    first = flush(n)
+    more.append(first - statistics.median(flush(n) for _ in range(5)))
+print("TIMES", statistics.median(more))
+"""
+
 # For each network, sizes to compare at and two others.
 NETWORKS = {"transformer": ((31, 48, 64), (40, 57)), "CNN": ((24, 37, 64), (32, 45))}
 
@@ -73,6 +95,9 @@ def measure(quick: bool) -> Table:
             cells = [f"{t:.2f}" for t in (eager, own, variable, variable / own, variable / eager)]
             table.add(network, size, *cells)
             table.figures[f"{network} {size}"] = variable / own
+    more = 1e6 * float(said(LOOKUP.format(sizes=20 if quick else 200), "TIMES")[0])
+    table.add("lookup of a new size", "", "", "", "", f"+{more:.0f} us", "")
+    table.figures["lookup of a new size, us"] = more
     return table
 
 

@@ -7,6 +7,8 @@ import copy
 import pytest
 import torch
 
+import torch_tinygrad
+
 transformers = pytest.importorskip("transformers")
 
 TOKENS = {"vocab_size": 96, "max_position_embeddings": 64}
@@ -149,6 +151,43 @@ def test_generated_tokens_are_the_cpus(name):
             for network, device in ((on_cpu, "cpu"), (on_tiny, "tiny"))
         )
         assert got.device.type == "tiny" and torch.equal(got.cpu(), want)
+
+
+DECODING = {
+    "greedy": {"do_sample": False},
+    "sampling": {"do_sample": True},
+    "beam": {"num_beams": 3, "do_sample": False},
+}
+
+
+@pytest.mark.parametrize("cache", [{}, {"cache_implementation": "static"}], ids=["dynamic", "static"])
+@pytest.mark.parametrize("decoding", DECODING)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
+def test_prompts_of_any_length_share_programs(name, decoding, cache):
+    """Samples are drawn from the device's own stream: they are compared with those of the device without programs."""
+    on_cpu = made(name)
+    on_tiny = copy.deepcopy(on_cpu).to("tiny")
+
+    def generated(network, device, length):
+        torch.manual_seed(length)
+        options = {"max_new_tokens": 8, "pad_token_id": 0, **DECODING[decoding], **cache}
+        return network.generate(tokens(2, length).to(device), **options).cpu()
+
+    torch.tiny.synchronize()
+    torch_tinygrad._C.clear_programs()
+    programs = 0
+    for length in (5, 9, 14):
+        if decoding == "sampling":
+            with torch.tiny.compile_mode("never"):
+                want = generated(on_tiny, "tiny", length)
+        else:
+            want = generated(on_cpu, "cpu", length)
+        torch.tiny.reset_stats()
+        assert torch.equal(generated(on_tiny, "tiny", length), want)
+        assert torch.tiny.wait_for_compiles(300)
+        programs += torch.tiny.stats()["compiles"] + torch.tiny.stats()["loads"]
+    assert programs <= 8, torch.tiny.stats()["not_variable"]
+    assert torch.tiny.stats()["replays"] > torch.tiny.stats()["direct"]
 
 
 def test_images_and_sound():

@@ -71,6 +71,8 @@ __all__ = [
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
+    "mark_dynamic",
+    "mark_static",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
@@ -218,6 +220,19 @@ class compile_mode(contextlib.ContextDecorator):
 def vary_sizes(vary: bool) -> bool:
     """Whether traces that differ in sizes alone share a program (`TORCH_TINY_SIZES`); gives what held before."""
     return _C.set_sizes_vary(vary)
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Says that this size of the tensor will be another one next time. What is computed from the tensor is not compiled
+    for the first size, but runs directly until a second one comes, and is then compiled for many sizes at once. Holds
+    for the tensor's memory, and so for its views; mark each new tensor."""
+    _C.mark_size(tensor, dim, True)
+
+
+def mark_static(tensor: torch.Tensor, dim: int) -> None:
+    """Says that this size of the tensor is worth a program of its own: it never becomes a variable of one for many
+    sizes. Holds for the tensor's memory, and so for its views; mark each new tensor."""
+    _C.mark_size(tensor, dim, False)
 
 
 def wait_for_compiles(timeout: float | None = None) -> bool:

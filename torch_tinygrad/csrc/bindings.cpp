@@ -142,6 +142,7 @@ py::object skeleton_of(const HostProgram& program) {
 }
 
 using PlainPolynomial = std::pair<std::vector<std::pair<int64_t, std::array<uint8_t, 4>>>, int64_t>;
+using PlainRuns = std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>>;
 using PlainForms = std::vector<std::pair<uint32_t, PlainPolynomial>>;
 
 Polynomial polynomial_from(const PlainPolynomial& plain) {
@@ -153,16 +154,22 @@ Polynomial polynomial_from(const PlainPolynomial& plain) {
 
 std::shared_ptr<SizedProgram> sized_program(
     std::shared_ptr<HostProgram> program, std::vector<int64_t> constants, std::vector<uint32_t> free,
-    const std::vector<std::tuple<uint32_t, int64_t, int64_t>>& variables, const PlainForms& integers, const PlainForms& filled,
-    const std::vector<std::tuple<uint32_t, double, std::vector<std::pair<PlainPolynomial, double>>>>& fractions) {
+    const std::vector<std::tuple<uint32_t, int32_t, int64_t, int64_t>>& variables, const PlainForms& integers, const PlainForms& filled,
+    const std::vector<std::tuple<uint32_t, double, std::vector<std::pair<PlainPolynomial, double>>>>& fractions,
+    const std::optional<std::pair<PlainRuns, PlainRuns>>& repeats) {
   auto sized = std::make_shared<SizedProgram>();
   sized->program = std::move(program), sized->constants = std::move(constants), sized->free = std::move(free);
-  for (const auto& [position, low, high] : variables) sized->variables.push_back({position, low, high});
+  for (const auto& [position, less, low, high] : variables) sized->variables.push_back({position, less, low, high});
   for (const auto& [position, form] : integers) sized->integers.push_back({position, polynomial_from(form)});
   for (const auto& [position, form] : filled) sized->filled.push_back({position, polynomial_from(form)});
   for (const auto& [position, factor, powers] : fractions) {
     sized->fractions.push_back({position, factor, {}});
     for (const auto& [form, power] : powers) sized->fractions.back().powers.emplace_back(polynomial_from(form), power);
+  }
+  if (repeats) {
+    sized->repeats = true;
+    for (const auto& [start, step, length, counted] : repeats->first) sized->floats.push_back({start, step, length, counted});
+    for (const auto& [start, step, length, counted] : repeats->second) sized->ints.push_back({start, step, length, counted});
   }
   return sized;
 }
@@ -206,6 +213,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("clear_programs", &clear_programs);
   m.def("compile_mode", [] { return static_cast<int>(compile_mode()); });
   m.def("set_compile_mode", [](int mode) { set_compile_mode(static_cast<Mode>(mode)); });
+  m.def("mark_size", &mark_size);
   m.def("set_sizes_vary", [](bool vary) { return std::exchange(sizes_vary(), vary); });
   m.def("program_ready", [](const py::bytes& name, const py::bytes& bytes) { program_ready(name, bytes); });
   m.def("program_failed", [](const py::bytes& name, const std::string& reason, bool passing) { program_failed(name, reason, passing); });

@@ -43,6 +43,12 @@ constexpr uint32_t kMaxAsked = 4;
 // Steps from which on a device launches a part of a program as one graph.
 constexpr int64_t kGraph = 4;
 
+// Flushes that a trace with a size that is said to vary waits for another one.
+constexpr uint32_t kPatience = 8;
+
+// Flushes after which a size may be worth a program of its own, and how many a process asks for.
+constexpr uint32_t kHot = 100, kMostHot = 32;
+
 enum class Way : uint8_t { Replay, Compile, Load, Direct };
 constexpr const char* kWays[] = {"hit", "miss", "loaded", "direct"};
 
@@ -61,12 +67,16 @@ class Search {
       : inputs(Inputs::of(trace)), trace_(trace), like_(like), mode_(mode), key_(key_of(trace)), family_(family_of(key_, trace)) {}
 
   Entry* run() {
-    if (Entry* entry = family_.find(inputs)) return entry;
+    if (Entry* entry = family_.find(inputs)) {
+      if (entry->contest != nullptr && entry->contest->rival == nullptr && mode_ == Mode::Auto) look_for_rival(*entry);
+      return entry;
+    }
     if (Entry* entry = from_service()) return entry;
     if (Entry* entry = of_many_sizes()) return entry;
     widen();
     name_ = name_of(key_, family_.varying, inputs);
     if (Entry* entry = from_disk()) return entry;
+    if (waits_for_another_size()) return note_sight(family_, inputs), nullptr;
     if (mode_ == Mode::Always || is_cheap(trace_) || (is_staged(trace_.device) && is_heavy(trace_))) return compiled();
     const bool came_again = family_.sights >= family_.next_ask;
     if (came_again && family_.request == nullptr && family_.refusals < kMaxRefusals) {
@@ -116,6 +126,8 @@ class Search {
     take_up_sizes(sizes, integers.structure);
     if (Entry* entry = resized(sizes, integers)) return entry;
     const Hash structure = integers.structure;
+    if (debug_level() >= 1 && !sizes.programs.empty())
+      std::fprintf(stderr, "tiny: a new program, since %s\n", sizes.programs.back()->why_not(trace_, integers.values).c_str());
     const bool has_others = note_sizes(sizes, std::move(integers));
     if (!has_others || sizes.request || sizes.asked == kMaxAsked) return nullptr;
     sizes.asked++;
@@ -137,6 +149,12 @@ class Search {
     return resized(sizes, Integers::of(trace_));
   }
 
+  // A user said that a size of it varies: it is not compiled for the first one.
+  bool waits_for_another_size() {
+    if (!sizes_vary() || !shares_host_memory() || mode_ == Mode::Never || family_.sights >= kPatience) return false;
+    return has_marked_variable(trace_) && size_family_of(Integers::of(trace_).structure).asked == 0;
+  }
+
   // What another process has compiled meanwhile, or another program has left on disk.
   void take_up_sizes(SizeFamily& sizes, const Hash& structure) {
     if (!sizes.looked_on_disk) {
@@ -154,8 +172,8 @@ class Search {
     way = Way::Compile;
   }
 
-  static void add_sized(SizeFamily& sizes, std::shared_ptr<SizedProgram> program, const Hash& structure) {
-    if (debug_level() >= 1) std::fprintf(stderr, "tiny: one program for sizes of %s\n", program->describe().c_str());
+  void add_sized(SizeFamily& sizes, std::shared_ptr<SizedProgram> program, const Hash& structure) {
+    if (debug_level() >= 1) std::fprintf(stderr, "tiny: one program for many sizes: %s\n", program->describe(trace_).c_str());
     if (const auto bytes = program->to_bytes()) save_bytes(sized_name(structure, 0), *bytes);
     add_program_for(sizes, std::move(program));
   }
@@ -168,10 +186,33 @@ class Search {
       const std::shared_ptr<HostProgram> program = (*it)->at(*variables);
       const Varying varying{family_.varying.numbers, {}};
       note_constants(*program, inputs, varying);
-      return &add_program(family_, program, inputs, varying);
+      Entry& entry = add_program(family_, program, inputs, varying);
+      entry.contest = std::make_shared<Contest>();
+      return &entry;
     }
     way = Way::Replay;
     return nullptr;
+  }
+
+  // Asks for a program of this size alone when it has come often, and takes it up.
+  void look_for_rival(Entry& entry) {
+    static uint32_t asked = 0;
+    Contest& contest = *entry.contest;
+    const Varying varying{entry.lifted, {}};
+    if (contest.request) {
+      std::optional<Answer> answer = take_answer(*contest.request, trace_.device);
+      if (!answer) return;
+      if (answer->program == nullptr) return entry.contest.reset();
+      note_constants(*answer->program, inputs, varying);
+      save_program(*contest.request, *answer->program);
+      stats().compiles++;
+      return enter_contest(entry, std::move(answer->program));
+    }
+    if (++contest.runs < kHot) return;
+    const Hash name = name_of(key_, varying, inputs);
+    if (asked == kMostHot || !ask_for_program(name, trace_, varying.numbers, {})) return entry.contest.reset();
+    asked++;
+    contest.request = name;
   }
 
   static Hash sized_name(Hash structure, uint64_t number) {
@@ -304,7 +345,7 @@ std::exception_ptr run_trace(Trace& trace, const char* reason, const Trace* like
   std::shared_ptr<Program> program;
   if (entry != nullptr && !(mode == Mode::Auto && saves_nothing(*entry->program, trace))) {
     note_use(*entry);
-    program = entry->program;
+    program = entry->contest && entry->contest->is_rivals_turn() ? entry->contest->rival : entry->program;
     program->started = false;
     try {
       program->run(trace, arguments_of(search->inputs, *entry));
@@ -321,6 +362,7 @@ std::exception_ptr run_trace(Trace& trace, const char* reason, const Trace* like
   if (program != nullptr) {
     keep_in_place(trace);
     const auto done = Clock::now();
+    if (entry->contest && entry->contest->rival) note_turn(*entry, milliseconds(done - compiled));
     noted.ran(kWays[static_cast<int>(search->way)], program.get(), milliseconds(compiled - start));
     count(search->way, *program);
     print_line(reason, trace, search->way, program.get(), compiled - start, done - compiled);

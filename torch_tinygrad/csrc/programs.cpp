@@ -17,6 +17,10 @@ constexpr size_t kMaxGroups = 64;
 // Bytes of what is remembered of traces without a program.
 constexpr size_t kMaxSeen = size_t{16} << 20;
 
+// Turns of each program of a contest, of which the fastest counts, and how much faster one for a single size has to be.
+constexpr uint32_t kTurns = 12;
+constexpr double kFaster = 0.95;
+
 auto& families = *new std::unordered_map<Hash, Family, HashHash>;  // never destroyed: its programs hold Python objects
 uint64_t uses = 0;
 size_t programs = 0, seen_bytes = 0;
@@ -134,6 +138,21 @@ Entry& add_program(Family& family, std::shared_ptr<Program> program, Inputs inpu
   forget_seen(family);
   family.sights = 0;
   return family.entries.back();
+}
+
+void enter_contest(Entry& entry, std::shared_ptr<Program> rival) {
+  if (lifted_in(*rival, entry.compiled.numbers.size()) != entry.lifted) return entry.contest.reset();
+  entry.contest->request.reset();
+  entry.contest->rival = std::move(rival);
+}
+
+void note_turn(Entry& entry, double milliseconds) {
+  Contest& contest = *entry.contest;
+  double& best = contest.best[contest.turns % 2];
+  best = contest.turns < 2 ? milliseconds : std::min(best, milliseconds);
+  if (++contest.turns < 2 * kTurns) return;
+  if (contest.best[1] < kFaster * contest.best[0]) entry.program = contest.rival;
+  entry.contest.reset();
 }
 
 void note_sight(Family& family, Inputs inputs) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "program.h"
@@ -32,13 +33,30 @@ struct Varying {
   void widen(const Trace& trace, const Inputs& before, const Inputs& now);
 };
 
+// A size that comes again and again may be worth a program of its own: it is compiled behind, both run in turns for a while,
+// and the faster one stays.
+struct Contest {
+  uint32_t runs = 0;
+  std::optional<Hash> request;     // for the rival
+  std::shared_ptr<Program> rival;  // compiled for this size alone
+  uint32_t turns = 0;
+  double best[2] = {};  // milliseconds of the fastest turn, the rival's second
+
+  bool is_rivals_turn() const { return rival != nullptr && turns % 2 == 1; }
+};
+
 struct Entry {
   std::shared_ptr<Program> program;
   std::vector<bool> lifted;
   Inputs compiled;  // the inputs it was compiled with
   Moves moves;
   uint64_t last_use = 0;
+  std::shared_ptr<Contest> contest = nullptr;  // where the program is one for many sizes, until it is decided
 };
+
+// Lets a rival take part whose inputs are the program's; and, after a turn, decides when both have had enough of them.
+void enter_contest(Entry& entry, std::shared_ptr<Program> rival);
+void note_turn(Entry& entry, double milliseconds);
 
 // A program that another process is compiling.
 struct Request {

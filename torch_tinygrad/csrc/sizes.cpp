@@ -9,6 +9,8 @@
 #include <unordered_map>
 
 #include "plain_data.h"
+#include "recorder.h"
+#include "repeats.h"
 
 namespace tiny {
 namespace {
@@ -26,6 +28,32 @@ size_t bytes_of(const SizeFamily& family) {
   size_t bytes = sizeof(SizeFamily);
   for (const auto& values : family.seen) bytes += values.size() * sizeof(int64_t);
   return bytes;
+}
+
+// The beginning of a trace: so many nodes, and what they use.
+struct Used {
+  uint32_t nodes, regions = 0, numbers = 0, values = 0, storages = 0;
+
+  static Used all_of(const Trace& trace) {
+    auto count = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
+    return {count(trace.nodes), count(trace.regions), count(trace.numbers), count(trace.values), count(trace.storages)};
+  }
+  static Used of(const Trace& trace, uint32_t nodes) {
+    Used used{nodes};
+    for (uint32_t r = 0; r < trace.nodes[nodes - 1].end; r++) {
+      const ArgRef& ref = trace.refs[r];
+      if (ref.kind == ArgRef::Kind::Number) used.numbers = std::max(used.numbers, ref.index + 1);
+      if (ref.kind == ArgRef::Kind::Value) used.values = std::max(used.values, ref.index + 1);
+      if (ref.kind != ArgRef::Kind::Region) continue;
+      used.regions = std::max(used.regions, ref.index + 1);
+      used.storages = std::max(used.storages, static_cast<uint32_t>(trace.regions[ref.index].storage) + 1);
+    }
+    return used;
+  }
+};
+
+Used used_of(const Trace& trace, const std::optional<Repeats>& repeats) {
+  return repeats ? Used::of(trace, repeats->first + 2 * repeats->period) : Used::all_of(trace);
 }
 
 // Sizes that broadcast, and those that leave nothing to compute, are no sizes like others.
@@ -52,6 +80,47 @@ void add_value(Integers& integers, const c10::IValue& value) {
   }
 }
 
+// Sizes that a user has marked, as long as their storages are there.
+struct Mark {
+  c10::weak_intrusive_ptr<Storage> storage;
+  int64_t size;
+  bool varies;
+};
+auto& marks = *new std::vector<Mark>;
+
+bool is_marked(const Storage* storage, int64_t size, bool varies) {
+  return std::any_of(marks.begin(), marks.end(), [&](const Mark& mark) {
+    return mark.storage._unsafe_get_target() == storage && mark.size == size && mark.varies == varies && !mark.storage.expired();
+  });
+}
+
+// For people: what the integer at a position of a trace is.
+std::string name_of(const Trace& trace, uint32_t position) {
+  const std::optional<Repeats> repeats = repeats_of(trace);
+  const Used used = used_of(trace, repeats);
+  uint32_t first = 0;
+  for (size_t r = 0; r < used.regions; r++) {
+    const Region& region = trace.regions[r];
+    const uint32_t place = position - first;
+    first += 2 * region.ndim + 1;
+    if (position >= first) continue;
+    std::ostringstream text;
+    if (place < region.ndim) {
+      text << "dimension " << place << " of ";
+    } else {
+      text << (place < 2 * region.ndim ? "a stride of " : "the offset of ");
+    }
+    text << c10::toString(region.dtype) << c10::IntArrayRef(&trace.ints[region.shape], region.ndim);
+    for (const Node& node : trace.nodes)
+      for (uint32_t ref = node.args; ref < node.end; ref++)
+        if (trace.refs[ref].kind == ArgRef::Kind::Region && trace.refs[ref].index == r)
+          return text.str() + (ref < node.outs ? " for " : " from ") + node.op->name;
+    return text.str();
+  }
+  if (position < first + used.numbers) return "a number";
+  return repeats ? "the number of steps" : "an argument";
+}
+
 void write(Writer& w, const Polynomial& p) { w.numbers(p.terms), w.number(p.divisor); }
 
 Polynomial read_polynomial(Reader& r) {
@@ -67,7 +136,10 @@ Integers Integers::of(const Trace& trace) {
   auto& values = integers.values;
   values.reserve(trace.ints.size() + trace.regions.size() + trace.numbers.size() + trace.storages.size() + 16);
   hash.add(static_cast<uint64_t>(trace.device));
-  for (const Node& node : trace.nodes) {
+  const std::optional<Repeats> repeats = repeats_of(trace);
+  const Used used = used_of(trace, repeats);
+  for (uint32_t n = 0; n < used.nodes; n++) {
+    const Node& node = trace.nodes[n];
     hash.add(node.op->hash.a);
     hash.add((uint64_t{node.outs - node.args} << 32) | ((node.writes - node.outs) << 16) | (node.end - node.writes));
     for (uint32_t r = node.args; r < node.end; r++) {
@@ -78,26 +150,34 @@ Integers Integers::of(const Trace& trace) {
       hash.add(what);
     }
   }
-  for (const Region& region : trace.regions) {
+  for (uint32_t r = 0; r < used.regions; r++) {
+    const Region& region = trace.regions[r];
     hash.add(static_cast<uint64_t>(region.storage) | (static_cast<uint64_t>(region.dtype) << 32) | (uint64_t{region.ndim} << 48));
     uint64_t kinds = 1;
     for (uint32_t d = 0; d < region.ndim; d++) {
       kinds = kinds * 3 + kind_of(trace.ints[region.shape + d]);
       integers.sizes.add(static_cast<uint64_t>(trace.ints[region.shape + d]));
+      if (!marks.empty() && is_marked(trace.storages[region.storage].get(), trace.ints[region.shape + d], false))
+        hash.add(static_cast<uint64_t>(trace.ints[region.shape + d]));
     }
-    hash.add(kinds);
+    hash.add(2 * kinds + (region.offset == 0));
     values.insert(values.end(), trace.ints.begin() + region.shape, trace.ints.begin() + region.shape + 2 * region.ndim);
     values.push_back(region.offset);
   }
-  for (const Number& number : trace.numbers) {
-    hash.add(uint64_t{number.is_float});
-    values.push_back(number.i);
+  for (uint32_t n = 0; n < used.numbers; n++) {
+    hash.add(uint64_t{trace.numbers[n].is_float});
+    values.push_back(trace.numbers[n].i);
   }
-  for (const c10::IValue& value : trace.values) add_value(integers, value);
-  for (size_t s = 0; s < trace.storages.size(); s++) {
+  for (uint32_t v = 0; v < used.values; v++) add_value(integers, trace.values[v]);
+  for (uint32_t s = 0; s < used.storages; s++) {
     hash.add(uint64_t{trace.live[s]} | (uint64_t{trace.storages[s]->buffer != nullptr} << 1));
     values.push_back(static_cast<int64_t>(trace.storages[s]->nbytes));
   }
+  const Repeats loop = repeats.value_or(Repeats());
+  for (const uint32_t number : {loop.first, loop.period, loop.count}) values.push_back(number);
+  hash.add(uint64_t{loop.first} << 32 | loop.period);
+  integers.sizes.add(uint64_t{loop.count});
+  for (const bool changes : loop.changing) hash.add(uint64_t{changes});
   return integers;
 }
 
@@ -116,7 +196,7 @@ std::optional<std::vector<int64_t>> SizedProgram::match(const std::vector<int64_
   if (values.size() != constants.size()) return std::nullopt;
   std::vector<int64_t> found;
   for (const Variable& variable : variables) {
-    found.push_back(values[variable.position]);
+    found.push_back(values[variable.position] - (variable.less < 0 ? 0 : values[variable.less]));
     if (found.back() < variable.low || found.back() > variable.high) return std::nullopt;
   }
   auto form = integers.begin();
@@ -146,14 +226,51 @@ std::shared_ptr<HostProgram> SizedProgram::at(const std::vector<int64_t>& variab
     for (const auto& [polynomial, power] : fraction.powers) value *= std::pow(static_cast<double>(polynomial.at(variables)), power);
     std::memcpy(&filled_in->sizes[fraction.position], &value, sizeof(value));
   }
+  if (repeats) {
+    // Numbers of a loop: as many as it has steps.
+    const auto last = static_cast<uint32_t>(constants.size() - 1);
+    const bool varies = !integers.empty() && integers.back().position == last;
+    const int64_t count = varies ? integers.back().value.at(variables) : constants.back();
+    auto positions = [&](const std::vector<Run>& runs) {
+      std::vector<uint32_t> all;
+      for (const Run& run : runs)
+        for (int64_t i = 0; i < run.length + (run.counted ? count : 0); i++) all.push_back(static_cast<uint32_t>(run.start + i * run.step));
+      return all;
+    };
+    filled_in->floats = positions(floats), filled_in->ints = positions(ints);
+    auto& lifted = filled_in->lifted;
+    lifted = filled_in->floats;
+    lifted.insert(lifted.end(), filled_in->ints.begin(), filled_in->ints.end());
+    std::sort(lifted.begin(), lifted.end());
+    lifted.erase(std::unique(lifted.begin(), lifted.end()), lifted.end());
+  }
   filled_in->settle();
   return filled_in;
 }
 
-std::string SizedProgram::describe() const {
+std::string SizedProgram::describe(const Trace& trace) const {
   std::ostringstream text;
-  for (const Variable& variable : variables) text << (text.tellp() > 0 ? ", " : "") << variable.low << " to " << variable.high;
+  for (const Variable& variable : variables) {
+    text << (text.tellp() > 0 ? "; " : "") << name_of(trace, variable.position);
+    if (variable.less >= 0) text << " less " << name_of(trace, variable.less);
+    text << " is anything from " << variable.low << " to " << variable.high;
+  }
   return text.str();
+}
+
+std::string SizedProgram::why_not(const Trace& trace, const std::vector<int64_t>& values) const {
+  std::vector<int64_t> found;
+  for (const Variable& variable : variables) {
+    found.push_back(values[variable.position] - (variable.less < 0 ? 0 : values[variable.less]));
+    if (found.back() < variable.low || found.back() > variable.high)
+      return c10::str(name_of(trace, variable.position), " is ", found.back(), ", not from ", variable.low, " to ", variable.high);
+  }
+  std::vector<int64_t> expected = constants;
+  for (const Form& form : integers) expected[form.position] = form.value.at(found);
+  for (const uint32_t position : free) expected[position] = values[position];
+  for (uint32_t i = 0; i < values.size(); i++)
+    if (values[i] != expected[i]) return c10::str(name_of(trace, i), " is ", values[i], " and would be ", expected[i]);
+  return "nothing";
 }
 
 std::optional<std::string> SizedProgram::to_bytes() const {
@@ -166,6 +283,7 @@ std::optional<std::string> SizedProgram::to_bytes() const {
     w.number(f.position), w.number(f.factor);
     w.list(f.powers, [&](const auto& power) { write(w, power.first), w.number(power.second); });
   });
+  w.number(uint8_t{repeats}), w.numbers(floats), w.numbers(ints);
   return std::move(w.bytes);
 }
 
@@ -188,6 +306,7 @@ std::shared_ptr<SizedProgram> SizedProgram::read_from(std::string_view bytes) tr
       sized->fractions.back().powers.emplace_back(std::move(base), r.number<double>());
     }
   }
+  sized->repeats = r.number<uint8_t>() != 0, sized->floats = r.numbers<Run>(), sized->ints = r.numbers<Run>();
   r.end();
   return sized;
 } catch (const Damaged&) {
@@ -200,6 +319,25 @@ bool& sizes_vary() {
     return text == nullptr || std::string_view(text) != "0";
   }();
   return vary;
+}
+
+void mark_size(const at::Tensor& tensor, int64_t dim, bool varies) {
+  TORCH_CHECK(tensor.is_privateuseone(), "a size can be marked of tensors on tiny only, not on ", tensor.device());
+  const int64_t size = tensor.size(dim);
+  DeviceLock lock;
+  std::erase_if(marks, [](const Mark& mark) { return mark.storage.expired(); });
+  Storage* storage = storage_of(tensor.storage().data_ptr());
+  std::erase_if(marks, [&](const Mark& mark) { return mark.storage._unsafe_get_target() == storage && mark.size == size; });
+  marks.push_back({c10::weak_intrusive_ptr<Storage>(StoragePtr::reclaim_copy(storage)), size, varies});
+}
+
+bool has_marked_variable(const Trace& trace) {
+  if (marks.empty()) return false;
+  return std::any_of(trace.regions.begin(), trace.regions.end(), [&](const Region& region) {
+    for (uint32_t d = 0; d < region.ndim; d++)
+      if (is_marked(trace.storages[region.storage].get(), trace.ints[region.shape + d], true)) return true;
+    return false;
+  });
 }
 
 SizeFamily& size_family_of(const Hash& structure) {

@@ -1,10 +1,13 @@
 // Traces that differ in sizes alone, and the one program for all of them.
 //
 // A trace's integers are its sizes, strides, offsets, bytes, numbers and integer arguments, in a fixed order (`Integers`,
-// trace/integers.py). Where two traces have the same structure, those integers that differ are taken for polynomials in a few
+// trace/integers.py); then the loop it ends in: nodes before it, nodes of a step, steps. Of a loop the first two steps are
+// listed. Where two traces have the same structure, those integers that differ are taken for polynomials in a few
 // variables, and the compiler makes one program for a range of each variable: `SizedProgram`. Whether a trace is one of
 // its traces is decided here by checking every integer; its program is then an ordinary one, with numbers filled in.
 #pragma once
+
+#include <ATen/core/TensorBody.h>
 
 #include <array>
 #include <memory>
@@ -41,6 +44,7 @@ class SizedProgram {
  public:
   struct Variable {
     uint32_t position;  // of the integer that is this variable
+    int32_t less;       // of one that it is greater than by this variable; -1 for none
     int64_t low, high;
   };
   struct Form {
@@ -54,6 +58,11 @@ class SizedProgram {
     std::vector<std::pair<Polynomial, double>> powers;
   };
 
+  // Positions of numbers that are inputs: so many, and where `counted`, so many more than the loop has steps.
+  struct Run {
+    int64_t start, step, length, counted;
+  };
+
   std::vector<int64_t> constants;  // the integers of the trace, where no form is given
   std::vector<uint32_t> free;      // integers that may be anything: numbers that are inputs of the program
   std::vector<Variable> variables;
@@ -61,11 +70,15 @@ class SizedProgram {
   std::vector<Form> filled;    // of the program, by `HostProgram::each_integer`
   std::vector<Fraction> fractions;
   std::shared_ptr<HostProgram> program;
+  bool repeats = false;           // its traces end in a loop of any number of steps, which is their last integer
+  std::vector<Run> floats, ints;  // then the program's inputs, by type
 
   // The variables of a trace, if it is one of these traces.
   std::optional<std::vector<int64_t>> match(const std::vector<int64_t>& values) const;
   std::shared_ptr<HostProgram> at(const std::vector<int64_t>& variables) const;
-  std::string describe() const;
+  // For people: which sizes of the trace vary, from where to where; and why a trace is none of these.
+  std::string describe(const Trace& trace) const;
+  std::string why_not(const Trace& trace, const std::vector<int64_t>& values) const;
 
   std::optional<std::string> to_bytes() const;
   static std::shared_ptr<SizedProgram> read_from(std::string_view bytes);  // none where they are damaged
@@ -73,6 +86,11 @@ class SizedProgram {
 
 // Whether there are such programs: TORCH_TINY_SIZES, unless it was set otherwise.
 bool& sizes_vary();
+
+// What a user says of a size of a tensor. Of traces that use its storage, those with one that varies wait for another size
+// before they are compiled; one that stays makes a structure of its own.
+void mark_size(const at::Tensor& tensor, int64_t dim, bool varies);
+bool has_marked_variable(const Trace& trace);
 
 // What is known of the traces of one structure.
 struct SizeFamily {

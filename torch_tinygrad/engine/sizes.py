@@ -32,7 +32,8 @@ from torch_tinygrad.trace.geometry import reachable
 from torch_tinygrad.trace.integers import counts, integers, kinds, with_integers
 from torch_tinygrad.trace.nodes import Trace
 from torch_tinygrad.trace.polynomials import Polynomial, constant, through
-from torch_tinygrad.trace.relations import Relation, Unrelated, boxes, relate
+from torch_tinygrad.trace.relations import Box, Relation, Unrelated, boxes, corners, relate
+from torch_tinygrad.trace.repeats import Repeats, cut_short, of_length, runs
 from torch_tinygrad.values.graph import NodeError
 
 from . import choices, host
@@ -57,7 +58,6 @@ class Way(NamedTuple):
 
 WAYS = (Way(), Way(vectors=False), Way(most_cuts=1), Way(True, vectors=False), Way(True, 0, vectors=False))
 
-Box = list[tuple[int, int, int]]
 Point = tuple[int, ...]
 
 
@@ -76,22 +76,26 @@ class Member:
 
 def compile_sizes(trace: Trace, seen: list[list[int]], varying: list[int], device_index: int) -> _C.SizedProgram:
     """The program of a trace and all that are like it. `seen` are the integers of some of them, this one's last."""
+    own, (first, period, count) = seen[-1], seen[-1][-3:]
+    repeats = None
+    if count:
+        trace, repeats = cut_short(trace, first, period, count)
     numbers = len(trace.numbers)
-    own, where = integers(trace, numbers), kinds(trace, numbers)
-    if own != seen[-1]:
+    where = kinds(trace, numbers)
+    if [*integers(trace, numbers), first, period, count] != own:
         raise NotVariable("the trace's integers are listed in another order than the recorder's")
     try:
-        relation = relate(seen, where.sizes, where.numbers)
-        tried = boxes(relation, where.sizes)
+        relation = relate(seen, where)
+        tried = boxes(relation, where.sizes, lambda related, point: where.fits(_values_at(point, related, own)))
     except Unrelated as error:
         raise NotVariable(str(error)) from None
     changing = {p - where.numbers.start for p in (*relation.forms, *relation.loose) if p in where.numbers}
     reason: Exception = NotVariable("no range of sizes to try")
-    for box in tried:
+    for related, box in tried:
         try:
             with compiling():
                 return _compiled(
-                    trace, own, relation, {*varying, *changing}, box, device_name(device_index), where.numbers
+                    trace, own, related, {*varying, *changing}, box, device_name(device_index), where.numbers, repeats
                 )
         except (NotVariable, Diverged, Unlike, NodeError) as error:  # a node may not suit sizes that never come
             reason = error
@@ -100,20 +104,34 @@ def compile_sizes(trace: Trace, seen: list[list[int]], varying: list[int], devic
 
 def _points(box: Box) -> list[Point]:
     """The usual one, then the corners."""
-    return [tuple(usual for _, usual, _ in box), *itertools.product(*((low, high) for low, _, high in box))]
+    return [tuple(usual for _, usual, _ in box), *corners(box)]
+
+
+def _values_at(point: Point, relation: Relation, own: list[int]) -> list[int]:
+    """The integers of the family's member there."""
+    return [relation.forms[p](point) if p in relation.forms else v for p, v in enumerate(own)]
 
 
 def _compiled(
-    trace: Trace, own: list[int], relation: Relation, varying: set[int], box: Box, device: str, numbers: range
+    trace: Trace,
+    own: list[int],
+    relation: Relation,
+    varying: set[int],
+    box: Box,
+    device: str,
+    numbers: range,
+    repeats: Repeats | None,
 ) -> _C.SizedProgram:
     points = _points(box)
     members: list[Member] = []
     for point in points:
-        values = [relation.forms[p](point) if p in relation.forms else v for p, v in enumerate(own)]
+        values = _values_at(point, relation, own)
         first = members[0].decisions if members else None
         with deciding(Decisions(first)) as decisions, Context(SPLIT_REDUCEOP=0):
-            at_point = with_integers(trace, values, len(numbers))
-            member = Member(at_point, decisions, scheduled(at_point, varying, device, compiled=list))
+            at_point, inputs = with_integers(trace, values[:-3], len(numbers)), varying
+            if repeats is not None:
+                at_point, inputs = of_length(at_point, repeats, values[-1]), varying | repeats.varying(values[-1])
+            member = Member(at_point, decisions, scheduled(at_point, inputs, device, compiled=list))
         members.append(member)
         steps = [[call.uop.src[0].op for call in m.schedule.calls] for m in (members[0], member)]
         if steps[0] != steps[1]:
@@ -130,11 +148,16 @@ def _compiled(
         programs.append(program)
     _prove_apart(members, points, box)
     base = programs[0]
+    free = {numbers.start + p for p in base.lifted if p < len(numbers)}
+    loop = (
+        None
+        if repeats is None
+        else _inputs_of_loop(programs, repeats, [_values_at(p, relation, own)[-1] for p in points])
+    )
     for program in programs[1:]:
         program.description = base.description
     if len({p.skeleton() for p in programs}) != 1:
         raise NotVariable("other sizes lay a program out otherwise")
-    free = {numbers.start + p for p in base.lifted if p < len(numbers)}
     if not relation.loose <= free:
         raise NotVariable("a number changes with nothing, and is no input")
     fractions = {entry: values for values, entry in table.fractions.items()}
@@ -160,11 +183,37 @@ def _compiled(
         base,
         own,
         sorted(free),
-        [(position, low, high) for position, (low, _, high) in zip(relation.variables, box, strict=True)],
+        [
+            (v.position, -1 if v.less is None else v.less, low, high)
+            for v, (low, _, high) in zip(relation.variables, box, strict=True)
+        ],
         [(p, _plain(form)) for p, form in sorted(relation.forms.items()) if p not in free],
         filled,
         [(entry, *_fraction(values, points, sizes)) for entry, values in sorted(fractions.items())],
+        loop,
     )
+
+
+def _inputs_of_loop(programs: list[_C.HostProgram], repeats: Repeats, counts: list[int]) -> tuple[list, list]:
+    """Which numbers are inputs, by type, and how many they are; they are taken out of the programs."""
+    found = []
+    for kind in ("floats", "ints"):
+        by_count = []
+        for progressions in zip(*(runs(getattr(p, kind)) for p in programs), strict=False):
+            lengths = [length for _, _, length in progressions]
+            more = {length - count for length, count in zip(lengths, counts, strict=True)}
+            if len({p[:2] for p in progressions}) != 1 or (len(set(lengths)) != 1 and len(more) != 1):
+                raise NotVariable("numbers of a loop that are inputs at some lengths only")
+            is_counted = len(set(lengths)) != 1
+            by_count.append((*progressions[0][:2], more.pop() if is_counted else lengths[0], int(is_counted)))
+        if any(len(runs(getattr(p, kind))) != len(by_count) for p in programs):
+            raise NotVariable("numbers of a loop that are inputs at some lengths only")
+        found.append(by_count)
+    for program, count in zip(programs, counts, strict=True):
+        if not repeats.varying(count) <= set(program.lifted):
+            raise NotVariable("a number that changes from step to step is no input")
+        program.floats, program.ints, program.lifted = [], [], []
+    return found[0], found[1]
 
 
 def _plain(form: Polynomial) -> tuple[list[tuple[int, list[int]]], int]:
@@ -230,7 +279,6 @@ def _prove_apart(members: list[Member], points: list[Point], box: Box) -> None:
     claims = [m.decisions.apart for m in members]
     if len({len(c) for c in claims}) != 1:
         raise NotVariable("other sizes compare other regions")
-    ranges = [range(low, high + 1) for low, _, high in box]
     tried = 0
     for claim in dict.fromkeys(zip(*claims, strict=True)):
         if len(set(claim)) == 1:
@@ -239,8 +287,12 @@ def _prove_apart(members: list[Member], points: list[Point], box: Box) -> None:
         if len({len(f) for f in flat}) != 1:
             raise NotVariable("other sizes compare other regions")
         forms = [through(points, column) for column in zip(*flat, strict=True)]
-        tried += prod(map(len, ranges))
         known = [form for form in forms if form is not None]
+        matters = [any(powers[v] for form in known for _, powers in form.terms) for v in range(len(box))]
+        ranges = [
+            range(low, high + 1) if m else range(low, low + 1) for m, (low, _, high) in zip(matters, box, strict=True)
+        ]
+        tried += prod(map(len, ranges))
         if len(known) < len(forms) or tried > MOST_TRIED:
             raise NotVariable("whether regions meet depends on their sizes")
         for point in itertools.product(*ranges):

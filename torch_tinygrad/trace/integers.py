@@ -1,12 +1,13 @@
 """The integers of a recorded trace, as a flat list: sizes, strides and offsets of its regions, numbers, integer
-arguments, bytes of its storages. csrc/sizes.cpp lists them in the same order, and compares traces by them.
+arguments, bytes of its storages. csrc/sizes.cpp lists them in the same order, with the loop that a trace ends in behind
+them, and compares traces by them.
 
 A recorded node is (operator, arguments, fresh results, changed arguments), as csrc/python.cpp makes it."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
@@ -21,6 +22,17 @@ class Kinds:
 
     sizes: frozenset[int]  # of regions
     numbers: range
+    offsets: dict[int, tuple[int, ...]]  # of regions, each with the positions of its strides
+    bounds: tuple[tuple[int, int, int], ...]  # of each region: of its offset, of its storage's bytes, and its item size
+
+    def fits(self, values: Sequence[int]) -> bool:
+        """Whether all regions lie in their storages."""
+        for offset, nbytes, itemsize in self.bounds:
+            strides = self.offsets[offset]
+            last = values[offset] + sum((values[p - len(strides)] - 1) * values[p] for p in strides)
+            if values[offset] < 0 or (last + 1) * itemsize > values[nbytes]:
+                return False
+        return True
 
 
 def _each(argument: Any, visit: Callable[[Any], Any]) -> Any:
@@ -85,11 +97,21 @@ def counts(trace: Trace) -> list[int]:
 
 def kinds(trace: Trace, numbers: int) -> Kinds:
     sizes: set[int] = set()
+    offsets: dict[int, tuple[int, ...]] = {}
     position = 0
-    for region in _regions(trace):
-        sizes.update(range(position, position + len(region.size)))
-        position += 2 * len(region.size) + 1
-    return Kinds(frozenset(sizes), range(position, position + numbers))
+    regions = _regions(trace)
+    for region in regions:
+        n = len(region.size)
+        sizes.update(range(position, position + n))
+        offsets[position + 2 * n] = tuple(range(position + n, position + 2 * n))
+        position += 2 * n + 1
+    first = position + numbers + len(list(_plain_integers(trace)))
+    bounds = tuple(
+        (offset, first + region.storage, region.dtype.itemsize)
+        for offset, region in zip(offsets, regions, strict=True)
+        if region.numel
+    )
+    return Kinds(frozenset(sizes), range(position, position + numbers), offsets, bounds)
 
 
 def with_integers(trace: Trace, values: list[int], numbers: int) -> Trace:

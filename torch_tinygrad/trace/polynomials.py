@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
+from math import comb
 
 Powers = tuple[int, ...]
 
@@ -39,8 +40,29 @@ def _monomials(variables: int) -> list[Powers]:
     return sorted((p for p in all_powers if sum(p) <= MAX_DEGREE), key=lambda p: (sum(p), [-x for x in p]))
 
 
+_PRIME = (1 << 61) - 1
+
+
+def _has_solution(columns: list[list[int]], values: Sequence[int]) -> bool:
+    """The same modulo a prime, which is quick: where there is none, there is none at all."""
+    rows = [[c[i] % _PRIME for c in columns] + [v % _PRIME] for i, v in enumerate(values)]
+    for i in range(len(columns)):
+        pivot = next((r for r in range(i, len(rows)) if rows[r][i]), None)
+        if pivot is None:
+            return False
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        inverse = pow(rows[i][i], -1, _PRIME)
+        for r in range(i + 1, len(rows)):
+            if rows[r][i]:
+                factor = rows[r][i] * inverse
+                rows[r] = [(a - factor * b) % _PRIME for a, b in zip(rows[r], rows[i], strict=True)]
+    return not any(row[-1] for row in rows[len(columns) :])
+
+
 def _solve(columns: list[list[int]], values: Sequence[int]) -> list[Fraction] | None:
     """Coefficients that give all values as sums of the columns, if there are any and only one choice."""
+    if not _has_solution(columns, values):
+        return None
     n = len(columns)
     rows = [[Fraction(c[i]) for c in columns] + [Fraction(v)] for i, v in enumerate(values)]
     for i in range(n):
@@ -82,6 +104,37 @@ def _is_whole(terms: tuple[tuple[int, Powers], ...], divisor: int, variables: in
     by chance does not at others."""
     residues = product(range(divisor), repeat=variables)
     return divisor == 1 or not any(sum(f * _monomial(m, r) for f, m in terms) % divisor for r in residues)
+
+
+def _gathered(terms: Iterator[tuple[int, Powers]], divisor: int = 1) -> Polynomial:
+    factors: dict[Powers, int] = {}
+    for factor, powers in terms:
+        factors[powers] = factors.get(powers, 0) + factor
+    return Polynomial(tuple((factor, powers) for powers, factor in factors.items() if factor), divisor)
+
+
+def plus(a: Polynomial, b: Polynomial) -> Polynomial:
+    """Of whole factors."""
+    return _gathered(iter((*a.terms, *b.terms)))
+
+
+def times(a: Polynomial, b: Polynomial) -> Polynomial:
+    products = (
+        (f * g, tuple(x + y for x, y in zip(p, q, strict=True))) for (f, p), (g, q) in product(a.terms, b.terms)
+    )
+    return _gathered(products, a.divisor * b.divisor)
+
+
+def with_sum(form: Polynomial, whole: int, part: int) -> Polynomial:
+    """The same in other variables: in the place of variable `whole` stands what it has more than variable `part`."""
+    terms: list[tuple[int, Powers]] = []
+    for factor, powers in form.terms:
+        n = powers[whole]
+        for i in range(n + 1):
+            moved = [*powers]
+            moved[whole], moved[part] = n - i, powers[part] + i
+            terms.append((factor * comb(n, i), tuple(moved)))
+    return _gathered(iter(terms), form.divisor)
 
 
 def constant(value: int, variables: int) -> Polynomial:

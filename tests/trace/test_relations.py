@@ -1,0 +1,57 @@
+"""What is guessed of a family of traces from a few of its members: which integers vary, which follow, how far."""
+
+import pytest
+
+from torch_tinygrad.trace.integers import Kinds
+from torch_tinygrad.trace.relations import Unrelated, Variable, boxes, relate
+
+# One region of two dimensions: sizes, strides, offset; then the bytes of its storage, of floats.
+MATRIX = Kinds(frozenset({0, 1}), range(5, 5), {4: (2, 3)}, ((4, 5, 4),))
+
+
+def corner(n, k):
+    """What a[k + 1:, k + 1:] is, of an n x n matrix."""
+    return [n - 1 - k, n - 1 - k, n, 1, (k + 1) * (n + 1), 4 * n * n]
+
+
+def ranges(members):
+    def integers(related, point):
+        return [related.forms[p](point) if p in related.forms else v for p, v in enumerate(members[-1])]
+
+    relation = relate(members, MATRIX)
+    tried = boxes(relation, MATRIX.sizes, lambda related, point: MATRIX.fits(integers(related, point)))
+    return tried, integers
+
+
+def test_an_offset_that_falls_as_a_size_grows():
+    tried, integers = ranges([corner(24, 1), corner(24, 2)])
+    related, box = tried[0]
+    assert related.variables == (Variable(0),) and box[0][0] == 5 and box[0][2] == 22
+    for m in range(5, 23):
+        assert integers(related, (m,)) == corner(24, 23 - m)
+
+
+def test_a_part_and_the_whole_vary_together():
+    """A whole that is less than its part does not come: the range is one of the part and of the rest."""
+    tried, integers = ranges([corner(24, 1), corner(24, 5), corner(31, 2)])
+    related, box = tried[0]
+    assert {v.less is None for v in related.variables} == {True, False}
+    for n, k in ((24, 3), (60, 20), (40, 1), (100, 2)):
+        m = n - 1 - k
+        point = tuple(m if v.less is None else n - m for v in related.variables)
+        assert integers(related, point) == corner(n, k)
+        assert all(low <= x <= high for x, (low, _, high) in zip(point, box, strict=True))
+
+
+def test_sizes_near_a_multiple_of_another():
+    kinds = Kinds(frozenset({0, 2}), range(6, 6), {}, ())
+    relation = relate([[37, 1, 221, 1, 888], [52, 1, 311, 1, 1248]], kinds)
+    assert relation.variables == (Variable(0),) and relation.forms[2]((100,)) == 599
+
+
+def test_three_sizes_on_their_own_and_no_more():
+    kinds = Kinds(frozenset(range(4)), range(6, 6), {}, ())
+    members = [[8, 41, 97, 8 * 41 * 4], [6, 58, 23, 6 * 58 * 4], [7, 30, 60, 7 * 30 * 4]]
+    assert len(relate(members, kinds).variables) == 3
+    with pytest.raises(Unrelated, match="more than 3"):
+        relate([[*m, x] for m, x in zip(members, (1009, 31, 504), strict=True)], kinds)
