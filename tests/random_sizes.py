@@ -33,7 +33,7 @@ def random_lines(seed: int) -> list[str]:
                 f"({name} - {name}.amax(1, keepdim=True))", f"torch.where({name} > {k}, {name}, {of('n')})",
                 f"({name} + torch.arange(n, device=device) % 5)", f"{name}.clone()",
                 f"torch.cat([{name}[:, k:], {of('rn')}[:, :k]], 1)", f"({name} % 7).cumsum(1) % 9",
-                f"{name}.sort(1).values", f"{name}.argsort(1, stable=True).float() % 5",
+                f"{name}.sort(1).values", f"{name}.argsort(dim=1, stable=True).float() % 5",
             ],
             "nr": [f"{of('rn')}.t()", f"{of('rn')}.view(-1).view(n, {rows})", f"({name} + {of('n')}[:, None])"],
             "n": [
