@@ -68,7 +68,7 @@ test-devices: build
 	$(PY) -m tests.devices $(DEVICES) $(if $(ARGS),-- $(ARGS))
 
 # The libraries lie over .venv in an environment of their own, which keeps its torch. A torchvision that was built for
-# another torch than that (with CUDA, for the CPU's) cannot be imported, and libraries that find it fail: it goes again.
+# another torch than that (with CUDA, for the CPU's) does without its compiled operators: ecosystem/conftest.py.
 ECOSYSTEM := $(VENV)/ecosystem
 $(ECOSYSTEM)/deps: $(VENV)/deps Makefile
 	test -x $(ECOSYSTEM)/bin/python || $(PY) -m venv $(ECOSYSTEM)
@@ -76,7 +76,6 @@ $(ECOSYSTEM)/deps: $(VENV)/deps Makefile
 	cp $(ECOSYSTEM)/base.txt `$(ECOSYSTEM)/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])"`/base.pth
 	$(PY) -c "import torch; print('torch==' + torch.__version__.partition('+')[0])" > $(ECOSYSTEM)/constraints.txt
 	$(ECOSYSTEM)/bin/python -m pip install -q -c $(ECOSYSTEM)/constraints.txt transformers accelerate safetensors torchvision timm peft torchmetrics lightning diffusers kornia torch-geometric
-	cd $(ECOSYSTEM) && bin/python -c "import torchvision" 2>/dev/null || bin/python -m pip uninstall -q -y torchvision
 	touch $@
 
 ecosystem: build $(ECOSYSTEM)/deps

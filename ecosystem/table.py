@@ -27,9 +27,12 @@ def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
         path, _, name = report.nodeid.partition("::")
         COLLECTED[path][name] = report.outcome
+        if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+            REASONS[path, name.partition("[")[0]] = report.longrepr[2].removeprefix("Skipped: ")
 
 
 COLLECTED: dict[str, dict[str, str]] = defaultdict(dict)
+REASONS: dict[tuple[str, str], str] = {}  # why tests were not run
 
 
 def pytest_sessionfinish(session):
@@ -64,7 +67,7 @@ def section(path: str, outcomes: dict[str, str]) -> str:
         families[family][case.rstrip("]")] = outcome
     for family, cases in families.items():
         name = " ".join(part.removeprefix("test_") for part in family.split("::")).replace("_", " ")
-        lines.append(f"| {name} | {told(family, cases)}{said(module, family)} |")
+        lines.append(f"| {name} | {told(family, cases)}{said(module, family)}{why(path, family)} |")
     return "\n".join([*lines, ""])
 
 
@@ -75,6 +78,11 @@ def said(module, family: str) -> str:
         function = getattr(function, part, None)
     text = " ".join((getattr(function, "__doc__", None) or "").split())
     return f": {text}" if "refused" in family and text else ""
+
+
+def why(path: str, family: str) -> str:
+    reason = REASONS.get((path, family))
+    return f" ({reason})" if reason else ""
 
 
 def told(family: str, cases: dict[str, str]) -> str:

@@ -12,7 +12,12 @@ from torch import nn
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2, 2), nn.Flatten(), nn.Linear(288, 5)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 2, 2, 2),
+        nn.Flatten(),
+        nn.Linear(288, 5),
     ).eval()
 
 

@@ -21,6 +21,7 @@
 #include "python_side.h"
 #include "random_stream.h"
 #include "ranges.h"
+#include "recorded_graph.h"
 #include "recorder.h"
 #include "service.h"
 #include "sharing.h"
@@ -59,6 +60,7 @@ py::dict stats_dict() {
   d["flushes"] = s.flushes;
   d["compiles"] = s.compiles;
   d["replays"] = s.replays;
+  d["graphs"] = graphs_appended();
   d["loads"] = s.loads;
   d["direct"] = s.direct;
   d["compiling"] = requests_pending();
@@ -189,10 +191,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("seed_for_cpu", &seed_for_cpu, "A seed for PyTorch's own generator, from the seed and the offset of our stream.");
   m.def("onednn_multiplies_faster", &onednn_multiplies_faster);
   bind_explain(m);
+  bind_recorded_graph(m);
   m.def("stats", &stats_dict);
   m.def("reset_stats", [] {
     DeviceLock lock;
     stats() = Stats();
+    graphs_appended() = 0;
   });
   m.def(
       "flush", [](int device, const std::string& reason) { flush(static_cast<c10::DeviceIndex>(device), reason.c_str()); },

@@ -17,6 +17,7 @@
 #include "indices.h"
 #include "infer.h"
 #include "journal.h"
+#include "looks.h"
 #include "numbers.h"
 #include "python.h"
 #include "range_rules.h"
@@ -356,6 +357,7 @@ void record_op(const char* name, const char* overload, torch::jit::Stack& stack)
 }
 
 Buffer& realize(const at::Tensor& tensor, const char* reason) {
+  looks++;
   Storage* storage = storage_of(tensor.storage().data_ptr());
   // What nothing pending writes has its value already.
   if (storage->buffer == nullptr || storage->written_in == trace_of(storage->device).serial) flush(storage->device, reason);
