@@ -179,7 +179,7 @@ def stats() -> dict[str, Any]:
     for the first time, `loads` found theirs on disk, `replays` ran one known already and `direct` ran node by node
     through ATen; `graphs` of torch.compile that were appended as a whole; `kernels` run, `bytes_moved` (the engine's
     estimate), `fallbacks`: how often each operator ran on the CPU for want of a lowering, `compiling`: programs being
-    compiled now, `not_compiled`: why traces stay direct, and `not_variable`: why sizes that vary have no one program."""
+    compiled now, `not_compiled`: why traces stay direct, `not_variable`: why sizes that vary have no one program."""
     return _C.stats()
 
 

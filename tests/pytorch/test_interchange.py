@@ -183,3 +183,17 @@ def test_other_processes_get_tensors_and_write_them(tmp_path):
     command = [sys.executable, str(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0 and "done" in done.stdout, done.stderr[-3000:]
+
+
+def test_lazy_clones_have_the_layout_and_a_memory_of_their_own():
+    def program(device):
+        x = torch.arange(12.0, device=device).view(3, 4).t()[1:, ::2]
+        clone = x._lazy_clone()
+        x.add_(1)
+        clone[0].mul_(10)
+        return x, clone, clone.stride(), clone.storage_offset(), clone.untyped_storage().nbytes()
+
+    *tensors, stride, offset, nbytes = program("tiny")
+    *expected, cpu_stride, cpu_offset, cpu_nbytes = program("cpu")
+    assert (stride, offset, nbytes) == (cpu_stride, cpu_offset, cpu_nbytes)
+    torch.testing.assert_close([t.cpu() for t in tensors], expected)

@@ -1,4 +1,4 @@
-"""torch.jit: networks traced and scripted on the device, saved and loaded onto it, with the CPU's results and gradients."""
+"""torch.jit: networks traced and scripted on the device, saved and loaded: results and gradients are the CPU's."""
 
 from __future__ import annotations
 

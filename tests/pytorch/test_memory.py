@@ -107,6 +107,8 @@ def test_pinned_memory_says_so():
     loader = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, pin_memory=True)
     assert [batch.is_pinned() for batch in loader] == [True, True]
     assert not torch.ones(3, device="tiny").is_pinned()
+    torch.accelerator.empty_host_cache()
+    assert torch.equal(pinned, plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.uint8, torch.bool, torch.complex64])

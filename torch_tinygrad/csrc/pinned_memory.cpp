@@ -1,5 +1,7 @@
 #include "pinned_memory.h"
 
+#include <ATen/core/CachingHostAllocator.h>
+
 #include <atomic>
 #include <iterator>
 #include <map>
@@ -8,7 +10,7 @@
 namespace tiny {
 namespace {
 
-class PinnedMemory final : public c10::Allocator {
+class PinnedMemory final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
     auto* block = new Block{c10::GetAllocator(c10::DeviceType::CPU)->allocate(nbytes)};
@@ -18,6 +20,11 @@ class PinnedMemory final : public c10::Allocator {
     return {begin, block, &release, c10::Device(c10::DeviceType::CPU)};
   }
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+  bool record_event(void* address, void*, c10::Stream) override { return holds(address); }  // work of all streams is in one order
+  void empty_cache() override {}                                                            // nothing is kept
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
   bool holds(const void* address) {
     if (count_ == 0) return false;
     std::lock_guard<std::mutex> guard(mutex_);
@@ -52,6 +59,8 @@ void PinnedMemory::release(void* opaque) {
 }
 
 }  // namespace
+
+const at::HostAllocatorRegistry<c10::DeviceType::PrivateUse1> registered(&memory());
 
 c10::Allocator* pinned_allocator() { return &memory(); }
 bool is_pinned(const void* address) { return memory().holds(address); }

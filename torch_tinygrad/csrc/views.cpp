@@ -101,6 +101,12 @@ const at::Tensor& resize_output_(const at::Tensor& self, at::IntArrayRef size, c
   return self;
 }
 
+// A copy of the whole storage, seen as the tensor sees it. Every copy here is lazy.
+at::Tensor lazy_clone(const at::Tensor& self) {
+  const int64_t count = static_cast<int64_t>(self.storage().nbytes() / self.element_size());
+  return at::native::as_strided_tensorimpl(self, {count}, {1}, 0).clone().as_strided(self.sizes(), self.strides(), self.storage_offset());
+}
+
 // Whether `self.data = from` may make one of these tensors the other, as it may between the CPU and any device of PyTorch's
 // own: module.to() keeps parameters then, and moves their data. TensorImpl's own list of dense devices ends before ours.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
@@ -133,6 +139,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", at::native::unfold);
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
+  m.impl("_lazy_clone", lazy_clone);
   m.impl("resize_", resize_);
   m.impl("_resize_output_", resize_output_);
   m.impl("set_.source_Storage", at::native::set_);
