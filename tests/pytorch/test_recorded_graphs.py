@@ -65,7 +65,7 @@ def test_a_whole_training_step_is_appended(gradients_inside):
     expected = [on_cpu(i).item() for i in range(CALLS)]
     assert appended(eager) == 0
     got = []
-    # Of the first calls two are recorded at least; one during which anything else happened on the device does not count.
+    # Two calls at least are recorded; one during which anything else happened on the device does not count.
     assert CALLS - 3 <= appended(lambda i: got.append(step(i).item())) <= CALLS - 2
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     for one, other in zip(step.weights, on_cpu.weights, strict=True):
