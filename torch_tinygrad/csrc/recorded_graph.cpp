@@ -15,6 +15,7 @@
 
 #include "call.h"
 #include "device.h"
+#include "flush.h"
 #include "journal.h"
 #include "looks.h"
 #include "recorder.h"
