@@ -325,9 +325,11 @@ void mark_size(const at::Tensor& tensor, int64_t dim, bool varies) {
   TORCH_CHECK(tensor.is_privateuseone(), "a size can be marked of tensors on tiny only, not on ", tensor.device());
   const int64_t size = tensor.size(dim);
   DeviceLock lock;
-  std::erase_if(marks, [](const Mark& mark) { return mark.storage.expired(); });
   Storage* storage = storage_of(tensor.storage().data_ptr());
-  std::erase_if(marks, [&](const Mark& mark) { return mark.storage._unsafe_get_target() == storage && mark.size == size; });
+  auto is_over = [&](const Mark& mark) {
+    return mark.storage.expired() || (mark.storage._unsafe_get_target() == storage && mark.size == size);
+  };
+  marks.erase(std::remove_if(marks.begin(), marks.end(), is_over), marks.end());
   marks.push_back({c10::weak_intrusive_ptr<Storage>(StoragePtr::reclaim_copy(storage)), size, varies});
 }
 
