@@ -64,12 +64,12 @@ def test_a_last_smaller_batch_is_one_more_compile_once():
 def test_a_cache_that_grows_by_cat():
     def run(device):
         weight, cache, out = values(8, 8, device=device), values(2, 5, 8, device=device), []
+        query = cache[:, -1:] @ weight
         for _ in range(128):
-            query = cache[:, -1:] @ weight
-            query = query / query.norm()
-            out.append(((query @ cache.transpose(1, 2)).softmax(-1) @ cache).cpu())
-            cache = torch.cat([cache, query], 1)
-        return [*out, cache]
+            cache = torch.cat([cache, query / query.norm()], 1)
+            query = (query @ cache.transpose(1, 2)).softmax(-1) @ cache @ weight
+            out.append(query.cpu())
+        return out
 
     assert count_of(run) <= 4
 
@@ -92,8 +92,8 @@ def test_a_cache_that_is_filled_in_place():
 def test_masks_with_two_hundred_counts():
     x = values(4000, device="cpu")
     mine = x.to("tiny")
-    thresholds = torch.linspace(-1.5, 1.5, 200)
-    of_mine = thresholds.to("tiny").unbind()
+    thresholds = torch.linspace(-1.2, 1.2, 200)
+    of_mine = [t.to("tiny") for t in thresholds.unbind()]
     torch.tiny.synchronize()
     torch.tiny.reset_stats()
     for threshold, same in zip(thresholds.unbind(), of_mine, strict=True):

@@ -193,7 +193,7 @@ def boxes(
         follow = [form for p, form in related.forms.items() if p in sizes]
         each = list(zip(*related.seen, strict=True))
         for wide in (8, 2, 1):
-            ranges = [_ranges(v, wide) for v in each]
+            ranges = [_ranges(v, wide, len(each) == 1) for v in each]
             for box in map(list, product(*ranges)):
                 points = corners(box)
                 if any(form(p) < 2 for form in follow for p in points) or not all(fits(related, p) for p in points):
@@ -206,17 +206,25 @@ def boxes(
     raise Unrelated("what was seen does not say which sizes may come")
 
 
-def _ranges(values: Sequence[int], wide: int) -> list[tuple[int, int, int]]:
-    """Ranges around values that were seen, the widest first; then such as end at them."""
+def _ranges(values: Sequence[int], wide: int, is_alone: bool) -> list[tuple[int, int, int]]:
+    """Ranges around values that were seen, the widest first; then such as end before the widest does, or with what was
+    seen. Few of them where other variables have as many."""
     usual = prime_from(max(*values, USUAL), 1)
     ends = [max(min(values) // wide, min(LEAST, *values), 2), max(min(values), 2)]
     least = [prime_from(low, -1) for low in ends]
     least = [low if low < usual else prime_from(usual - 1, -1) for low in least]
     open_ended = [(low, usual, _high(max(values) * wide, low, usual)) for low in least]
-    high = max(values)
-    inside = ((low, next((u for u in range(high - 1, low, -1) if gcd(high - u, u - low) == 1), 0)) for low in ends)
-    (wider, narrower), closed = open_ended, [(low, u, high) for low, u in inside if u]
-    return [wider, *closed[:1], narrower, *closed[1:]]
+    most = max(values)
+    steps = range(1, 40) if is_alone else range(0)
+    highs = [*(high for i in steps if (high := int(most * wide * 0.9**i)) > most), most]
+    inside = [[(low, u, high) for high in highs if (u := _between(low, high))] for low in ends]
+    (wider, narrower), (closed, closest) = open_ended, inside
+    return [wider, *closed, narrower, *closest]
+
+
+def _between(low: int, high: int) -> int:
+    """A usual value that ends of a range leave room for; 0 for none."""
+    return next((u for u in range(high - 1, low, -1) if gcd(high - u, u - low) == 1), 0)
 
 
 def _high(most: int, low: int, usual: int) -> int:
