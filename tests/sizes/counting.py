@@ -57,9 +57,11 @@ def trained(make, batch, device):
     return step
 
 
-def same_losses(make, batch, sizes, most):
+def same_losses(make, batch, sizes, most, before=()):
     """Trains on both devices with batches of these sizes; after two of them there is nothing left to compile."""
     on_cpu, on_tiny = trained(make, batch, "cpu"), trained(make, batch, "tiny")
+    for size in before:
+        assert on_tiny(size) == pytest.approx(on_cpu(size), rel=1e-4), size
     torch.tiny.reset_stats()
     for size in sizes:
         assert on_tiny(size) == pytest.approx(on_cpu(size), rel=1e-3), size
