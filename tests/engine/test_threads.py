@@ -8,7 +8,7 @@ from tinygrad.uop.ops import ProgramInfo
 
 from tests.processes import run
 from torch_tinygrad.engine.independence import Independence
-from torch_tinygrad.engine.layout import ARENA, INPUT, OUTPUT, Operand, Place
+from torch_tinygrad.engine.layout import ARENA, INPUT, OUTPUT, Operand, Slot
 
 SIZE = (1024, 1024)
 
@@ -80,7 +80,7 @@ def kernel(*outs: int) -> ProgramInfo:
 
 
 def operand(kind: int, number: int, offset: int = 0, nbytes: int = 64) -> Operand:
-    return Operand(Place(kind, number, offset), nbytes)
+    return Operand(Slot(kind, number, offset), nbytes)
 
 
 @pytest.mark.parametrize(

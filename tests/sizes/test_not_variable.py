@@ -6,10 +6,8 @@ import torch
 from .counting import compiles, values
 
 SIZE_BY_SIZE = {
-    "the front half": lambda x: x[:, : x.shape[1] // 2] * 2,
     "log of running sums of exponentials": lambda x: x.logcumsumexp(1),
     "median of integers": lambda x: (x * 9).long().median(1).values,
-    "Fourier transforms": lambda x: torch.fft.rfft(x, dim=1).abs(),
     "adaptive pools": lambda x: torch.nn.functional.adaptive_avg_pool1d(x, 4),
 }
 

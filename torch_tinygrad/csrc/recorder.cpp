@@ -10,6 +10,7 @@
 #include <c10/util/accumulate.h>
 
 #include <atomic>
+#include <optional>
 
 #include "call.h"
 #include "device.h"
@@ -334,7 +335,11 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
   bump_versions_of_lists(info, torch::jit::last(*stack, count));
-  if (info.refuses) flush(call.device, "an operator that may refuse values");
+  std::optional<DeviceLock> alone;  // what other threads record does not come into its trace
+  if (info.refuses) {
+    alone.emplace();
+    flush(call.device, "an operator that may refuse values");
+  }
   bool full = false;
   if (info.writes || !fresh.empty()) {
     DeviceLock lock;
