@@ -32,15 +32,15 @@ def random_lines(seed: int) -> list[str]:
                 f"torch.nn.functional.pad({name}[:, {k}:], (0, {k}))", f"{name}.tril({k})",
                 f"({name} - {name}.amax(1, keepdim=True))", f"torch.where({name} > {k}, {name}, {of('n')})",
                 f"({name} + torch.arange(n, device=device) % 5)", f"{name}.clone()",
-                f"torch.cat([{name}[:, k:], {of('rn')}[:, :k]], 1)", f"({name} % 7).cumsum(1) % 9",
-                f"{name}.sort(1).values", f"{name}.argsort(dim=1, stable=True).float() % 5",
+                f"torch.cat([{name}[:, k:], {of('rn')}[:, :k]], 1)", f"(({name} % 7).cumsum(1) % 9)",
+                f"{name}.sort(1).values", f"({name}.argsort(dim=1, stable=True).float() % 5)",
             ],
             "nr": [f"{of('rn')}.t()", f"{of('rn')}.view(-1).view(n, {rows})", f"({name} + {of('n')}[:, None])"],
             "n": [
                 f"{of('rn')}.sum(0)", f"{of('nr')}.amax(1)", f"{of('rn')}[{pick.randrange(rows)}]",
                 f"{of('nr')}[:, {pick.randrange(rows)}]", f"{name}.flip(0)", f"({name} % {k + 1})",
                 f"{of('rn')}.view(-1)[{k}:n + {k}]", f"{of('rn')}.view(-1)[::{rows}]",
-                f"torch.cat([{name}[k:], {of('n')}[:k]])", f"({name} % 5).cumsum(0) % 8", f"{name}.sort().values",
+                f"torch.cat([{name}[k:], {of('n')}[:k]])", f"(({name} % 5).cumsum(0) % 8)", f"{name}.sort().values",
             ],
         }[shape]  # fmt: skip
         return pick.choice(common + special)
