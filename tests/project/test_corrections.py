@@ -16,6 +16,8 @@ from tinygrad.uop.symbolic import fold_add_divmod_recombine, sym
 from torch_tinygrad import corrections
 from torch_tinygrad.corrections import arithmetic, registry, rules
 
+corrections.apply()  # as importing torch_tinygrad.kernels does
+
 ROOT = Path(__file__).parents[2]
 ONES = pytest.mark.parametrize("one", corrections.ALL.values(), ids=lambda one: one.name)
 
