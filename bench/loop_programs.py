@@ -128,26 +128,20 @@ def prefix_maxima(device: str, size: int, steps: int) -> torch.Tensor:
     return x
 
 
-def edit_distance(device: str, size: int, steps: int) -> torch.Tensor:
+def edit_distance(device: str, size: int, steps: int, by_columns: bool = False) -> torch.Tensor:
     table = torch.zeros(size + 1, size + 1, device=device)
     table[0] = table[:, 0] = torch.arange(size + 1.0)
     cost = ((drawn(device, size, 1) > 0.5) != (drawn(device, size, seed=1) > 0.5)).float()
-    for i in range(1, size + 1):
-        for j in range(1, size + 1):
+    for outer in range(1, size + 1):
+        for inner in range(1, size + 1):
+            i, j = (inner, outer) if by_columns else (outer, inner)
             near = torch.minimum(table[i - 1, j], table[i, j - 1]) + 1
             table[i, j] = torch.minimum(near, table[i - 1, j - 1] + cost[i - 1, j - 1])
     return table
 
 
 def edit_distance_by_columns(device: str, size: int, steps: int) -> torch.Tensor:
-    table = torch.zeros(size + 1, size + 1, device=device)
-    table[0] = table[:, 0] = torch.arange(size + 1.0)
-    cost = ((drawn(device, size, 1) > 0.5) != (drawn(device, size, seed=1) > 0.5)).float()
-    for j in range(1, size + 1):
-        for i in range(1, size + 1):
-            near = torch.minimum(table[i - 1, j], table[i, j - 1]) + 1
-            table[i, j] = torch.minimum(near, table[i - 1, j - 1] + cost[i - 1, j - 1])
-    return table
+    return edit_distance(device, size, steps, by_columns=True)
 
 
 def dtw(device: str, size: int, steps: int) -> torch.Tensor:

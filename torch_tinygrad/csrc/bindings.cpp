@@ -261,6 +261,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       },
       "Address of the bytes behind a tensor's storage, on devices that share the host's memory.");
 
+  m.def("count_fallback", &count_fallback);
   m.def("nonzero_by_library", &nonzero_by_library, py::call_guard<py::gil_scoped_release>());
   m.def(
       "known_range",

@@ -129,6 +129,7 @@ class LibraryCall(Call):
                 return self._run(operands)
             except NotImplementedError:
                 self.on_cpu = CpuCall(self.step, self.operands)
+        _C.count_fallback(self.step.op)
         self.on_cpu.run(operands)
 
     def _run(self, operands: Operands) -> None:
