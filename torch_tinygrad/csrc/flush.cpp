@@ -15,6 +15,7 @@
 #include "direct.h"
 #include "disk.h"
 #include "journal.h"
+#include "many_sizes.h"
 #include "periods.h"
 #include "pieces.h"
 #include "policy.h"
@@ -23,7 +24,6 @@
 #include "recorder.h"
 #include "service.h"
 #include "sharing.h"
-#include "sizes.h"
 #include "staged.h"
 
 namespace tiny {
@@ -35,21 +35,9 @@ double milliseconds(Clock::duration d) { return std::chrono::duration<double, st
 // Requests of a family that may fail before it is not asked for again.
 constexpr uint32_t kMaxRefusals = 3;
 
-// Nodes of a trace that is compiled for many sizes, which takes several times as long; and how often one structure is
-// asked for, as new sizes lie outside of what is there or do not follow from each other as they did.
-constexpr size_t kMostNodes = 4096;
-constexpr uint32_t kMaxAsked = 4;
-
 // Steps from which on a device launches a part of a program as one graph.
 constexpr int64_t kGraph = 4;
 
-// Flushes that a trace with a size that is said to vary waits for another one.
-constexpr uint32_t kPatience = 8;
-
-// Flushes after which a size may be worth a program of its own, and how many a process asks for.
-constexpr uint32_t kHot = 100, kMostHot = 32;
-
-enum class Way : uint8_t { Replay, Compile, Load, Direct };
 constexpr const char* kWays[] = {"hit", "miss", "loaded", "direct"};
 
 bool fallback_is_error() {
@@ -68,15 +56,15 @@ class Search {
 
   Entry* run() {
     if (Entry* entry = family_.find(inputs)) {
-      if (entry->contest != nullptr && entry->contest->rival == nullptr && mode_ == Mode::Auto) look_for_rival(*entry);
+      if (mode_ == Mode::Auto) look_for_rival(*entry, trace_, key_, inputs);
       return entry;
     }
     if (Entry* entry = from_service()) return entry;
-    if (Entry* entry = of_many_sizes()) return entry;
+    if (Entry* entry = find_of_many_sizes(family_, trace_, mode_, inputs, way)) return entry;
     widen();
     name_ = name_of(key_, family_.varying, inputs);
     if (Entry* entry = from_disk()) return entry;
-    if (waits_for_another_size()) return note_sight(family_, inputs), nullptr;
+    if (waits_for_another_size(family_, trace_, mode_)) return note_sight(family_, inputs), nullptr;
     if (mode_ == Mode::Always || is_cheap(trace_) || (is_staged(trace_.device) && is_heavy(trace_))) return compiled();
     const bool came_again = family_.sights >= family_.next_ask;
     if (came_again && family_.request == nullptr && family_.refusals < kMaxRefusals) {
@@ -116,114 +104,6 @@ class Search {
     Entry* entry = family_.find(inputs);  // its numbers may have changed since
     if (entry != nullptr) way = Way::Compile;
     return entry;
-  }
-
-  // A program for many sizes, this trace's among them. Two traces of one structure are enough to ask for it.
-  Entry* of_many_sizes() {
-    if (!sizes_vary() || !shares_host_memory() || trace_.nodes.size() > kMostNodes) return nullptr;
-    Integers integers = Integers::of(trace_);
-    SizeFamily& sizes = size_family_of(integers.structure);
-    take_up_sizes(sizes, integers.structure);
-    if (Entry* entry = resized(sizes, integers)) return entry;
-    const Hash structure = integers.structure;
-    if (debug_level() >= 1 && !sizes.programs.empty())
-      std::fprintf(stderr, "tiny: a new program, since %s\n", sizes.programs.back()->why_not(trace_, integers.values).c_str());
-    const bool has_others = note_sizes(sizes, std::move(integers));
-    if (!has_others || sizes.request || sizes.asked == kMaxAsked) return nullptr;
-    sizes.asked++;
-    std::vector<bool> varying = family_.varying.numbers;
-    const Hash name = sized_name(structure, sizes.asked);
-    if (mode_ != Mode::Always && mode_ != Mode::Mixed && ask_for_program(name, trace_, varying, {}, sizes.seen)) {
-      sizes.request = name;
-      return nullptr;
-    }
-    try {
-      add_sized(sizes, compile_sizes(trace_, varying, sizes.seen), structure);
-    } catch (const CompileFailed& failure) {
-      if (failure.interrupt) throw;
-      forget_python_error();
-      note_not_variable(failure.message);
-      return nullptr;
-    }
-    way = Way::Compile;
-    return resized(sizes, Integers::of(trace_));
-  }
-
-  // A user said that a size of it varies: it is not compiled for the first one.
-  bool waits_for_another_size() {
-    if (!sizes_vary() || !shares_host_memory() || mode_ == Mode::Never || family_.sights >= kPatience) return false;
-    return has_marked_variable(trace_) && size_family_of(Integers::of(trace_).structure).asked == 0;
-  }
-
-  // What another process has compiled meanwhile, or another program has left on disk.
-  void take_up_sizes(SizeFamily& sizes, const Hash& structure) {
-    if (!sizes.looked_on_disk) {
-      sizes.looked_on_disk = true;
-      if (const auto bytes = load_bytes(sized_name(structure, 0)))
-        if (auto program = SizedProgram::read_from(*bytes)) sizes.programs.push_back(std::move(program)), way = Way::Load;
-    }
-    if (!sizes.request) return;
-    const std::optional<Reply> reply = take_reply(*sizes.request);
-    if (!reply) return;
-    sizes.request.reset();
-    auto program = reply->failure.empty() ? SizedProgram::read_from(reply->program) : nullptr;
-    if (program == nullptr) return note_not_variable(reply->failure.empty() ? "its bytes are damaged" : reply->failure);
-    add_sized(sizes, std::move(program), structure);
-    way = Way::Compile;
-  }
-
-  void add_sized(SizeFamily& sizes, std::shared_ptr<SizedProgram> program, const Hash& structure) {
-    if (debug_level() >= 1) std::fprintf(stderr, "tiny: one program for many sizes: %s\n", program->describe(trace_).c_str());
-    if (const auto bytes = program->to_bytes()) save_bytes(sized_name(structure, 0), *bytes);
-    add_program_for(sizes, std::move(program));
-  }
-
-  // The program for this trace's sizes, filled in and kept as its own.
-  Entry* resized(SizeFamily& sizes, const Integers& integers) {
-    for (auto it = sizes.programs.rbegin(); it != sizes.programs.rend(); ++it) {
-      const auto variables = (*it)->match(integers.values);
-      if (!variables) continue;
-      const std::shared_ptr<HostProgram> program = (*it)->at(*variables);
-      const Varying varying{family_.varying.numbers, {}};
-      note_constants(*program, inputs, varying);
-      Entry& entry = add_program(family_, program, inputs, varying);
-      entry.contest = std::make_shared<Contest>();
-      return &entry;
-    }
-    way = Way::Replay;
-    return nullptr;
-  }
-
-  // Asks for a program of this size alone when it has come often, and takes it up.
-  void look_for_rival(Entry& entry) {
-    static uint32_t asked = 0;
-    Contest& contest = *entry.contest;
-    const Varying varying{entry.lifted, {}};
-    if (contest.request) {
-      std::optional<Answer> answer = take_answer(*contest.request, trace_.device);
-      if (!answer) return;
-      if (answer->program == nullptr) return entry.contest.reset();
-      note_constants(*answer->program, inputs, varying);
-      save_program(*contest.request, *answer->program);
-      stats().compiles++;
-      return enter_contest(entry, std::move(answer->program));
-    }
-    if (++contest.runs < kHot) return;
-    const Hash name = name_of(key_, varying, inputs);
-    if (asked == kMostHot || !ask_for_program(name, trace_, varying.numbers, {})) return entry.contest.reset();
-    asked++;
-    contest.request = name;
-  }
-
-  static Hash sized_name(Hash structure, uint64_t number) {
-    structure.add("sizes");
-    structure.add(number);
-    return structure;
-  }
-
-  static void note_not_variable(const std::string& reason) {
-    stats().not_variable[reason.substr(0, reason.find('\n'))]++;
-    if (debug_level() >= 1) std::fprintf(stderr, "tiny: no one program for these sizes: %s\n", reason.c_str());
   }
 
   Entry* from_disk() {

@@ -24,6 +24,7 @@ constexpr double kFaster = 0.95;
 auto& families = *new std::unordered_map<Hash, Family, HashHash>;  // never destroyed: its programs hold Python objects
 uint64_t uses = 0;
 size_t programs = 0, seen_bytes = 0;
+uint32_t contests = 0;
 
 std::vector<bool> lifted_in(const Program& program, size_t numbers) {
   std::vector<bool> lifted(numbers, false);
@@ -146,6 +147,8 @@ void enter_contest(Entry& entry, std::shared_ptr<Program> rival) {
   entry.contest->rival = std::move(rival);
 }
 
+uint32_t& contests_held() { return contests; }
+
 void note_turn(Entry& entry, double milliseconds) {
   Contest& contest = *entry.contest;
   double& best = contest.best[contest.turns % 2];
@@ -211,7 +214,7 @@ size_t& program_bound() {
 void clear_programs() {
   DeviceLock lock;
   families.clear();
-  programs = seen_bytes = 0;
+  programs = seen_bytes = contests = 0;
   clear_size_families();
 }
 

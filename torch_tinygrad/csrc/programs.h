@@ -9,6 +9,9 @@
 
 namespace tiny {
 
+// How the program was come by that a trace is run with.
+enum class Way : uint8_t { Replay, Compile, Load, Direct };
+
 // Regions that lie elsewhere at every flush, in groups that keep their distances.
 struct Moves {
   std::vector<uint32_t> group;    // of each region: 0 where it stays, else the number of its group
@@ -57,6 +60,7 @@ struct Entry {
 // Lets a rival take part whose inputs are the program's; and, after a turn, decides when both have had enough of them.
 void enter_contest(Entry& entry, std::shared_ptr<Program> rival);
 void note_turn(Entry& entry, double milliseconds);
+uint32_t& contests_held();  // since there were no programs
 
 // A program that another process is compiling.
 struct Request {
