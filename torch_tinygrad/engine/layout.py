@@ -69,7 +69,7 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
     outputs = {b: number for b, number in schedule.outputs.items() if b not in made_at}
     output_bytes = [graph.flats[number].storage.nbytes for number in outputs.values()]
     written = {schedule.inputs[b] for call in schedule.calls for b in call.writes if b in schedule.inputs}
-    layout = Layout([], inputs, [position[n] for n in written], list(outputs.values()), output_bytes, [])
+    layout = Layout([], inputs, sorted(position[n] for n in written), list(outputs.values()), output_bytes, [])
     slots: dict[UOp | None, Slot] = dict(numbers)
     slots |= {b: Slot(INPUT, position[number], 0) for b, number in schedule.inputs.items() if b in used}
     slots |= {b: Slot(OUTPUT, i, 0) for i, b in enumerate(outputs)} | made_at
