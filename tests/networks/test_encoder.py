@@ -30,12 +30,12 @@ def on_both(module, *inputs, **options):
 
 
 @pytest.mark.skipif(not COMPILES, reason="counts kernels")
-def test_an_encoder_in_inference_takes_no_fallback_and_a_dozen_steps_a_layer():
+def test_an_encoder_in_inference_takes_no_fallback_and_fifteen_steps_a_layer():
     torch.manual_seed(0)
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2)
     with Cost() as cost:
         assert on_both(encoder, data(4, 16, 32)) == 0
-    cost.at_most(kernels=24)
+    cost.at_most(kernels=30)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

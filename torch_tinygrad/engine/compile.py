@@ -6,17 +6,21 @@ import _thread
 import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from torch_tinygrad.lower.complex import lowering_of
+from torch_tinygrad.lower.registry import LOWERINGS
 from torch_tinygrad.target import target
 from torch_tinygrad.trace.addends import without_addends
 from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.convolutions import as_products
+from torch_tinygrad.trace.decompose import take_apart
 from torch_tinygrad.trace.forms import reduce_forms
-from torch_tinygrad.trace.nodes import Trace
+from torch_tinygrad.trace.nodes import Node, Trace
 from torch_tinygrad.trace.recurrent import expand_layers
 from torch_tinygrad.trace.reroll import reroll
+from torch_tinygrad.trace.reuse import shared_results
 from torch_tinygrad.values.graph import NodeError, build, can_lift
 from torch_tinygrad.values.sequence import can_sequence
 
@@ -27,13 +31,23 @@ from .schedule import Compiled, Schedule, schedule
 
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
+    is_step = contractions.prefers_aten
     trace = expand_layers(Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers))
+    trace = take_apart(trace, lambda node: is_step(node) or lowering_of(node) is not None)
     if target(device).shares_host_memory:
-        trace = as_products(trace, contractions.prefers_aten)
-    trace = without_addends(trace, contractions.prefers_aten)
+        trace = as_products(trace, is_step)
+    trace = without_addends(trace, is_step)
     if simplify:
         trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift, can_sequence=can_sequence)
-    return build(trace, varying, device, contractions.prefers_aten, in_place)
+    return build(trace, varying, device, is_step, _shared(trace, device, is_step), in_place)
+
+
+def _shared(trace: Trace, device: str, is_step: Callable[[Node], bool]) -> set[tuple[int, int]]:
+    """Results that several kernels would each compute, by what lowerings say of their operators."""
+    usual = 1 if target(device).has_groups else 2
+    fuses = {name for name, lowering in LOWERINGS.items() if lowering.fuses}
+    twice = {name for name, lowering in LOWERINGS.items() if lowering.reads_twice}
+    return shared_results(trace, is_step, fuses.__contains__, lambda op: 2 if op in twice else usual)
 
 
 def scheduled(raw: Trace, varying: set[int], device: str, compiled: Compiled = kernels.compiled) -> Schedule:

@@ -56,7 +56,7 @@ def most_bytes() -> int:
 
 def most_kept() -> int:
     """Bytes of results that a program may keep for itself."""
-    return torch.cuda.mem_get_info()[1] // 64 if target().library == "cuda" else 0
+    return torch.cuda.mem_get_info()[1] // 32 if target().library == "cuda" else 0
 
 
 def activate(device: str) -> None:
@@ -176,24 +176,27 @@ def download(buffer: Buffer, offset: int, destination: memoryview) -> None:
 
 
 class Kept:
-    """Memory of ATen's for a program's results, which it takes again when nobody has the last ones any more, so that
-    they lie where they lay. An allocator that others use too may go on for long before it gives the same places."""
+    """Memory of ATen's for a program's results, which it takes again when nobody has them any more, so that they lie
+    where they lay: a few of each, as a loop may hold one step's results while it computes the next. An allocator that
+    others use too may go on for long before it gives the same places."""
+
+    most = 3  # of each result
 
     def __init__(self, device: str, sizes: list[int]):
         self.device, self.sizes = device, sizes
-        self.storages: list[torch.UntypedStorage | None] = [None] * len(sizes)
+        self.storages: list[list[torch.UntypedStorage]] = [[] for _ in sizes]
 
     def take(self) -> list[Buffer]:
         return [self._take(i, nbytes) for i, nbytes in enumerate(self.sizes)]
 
     def _take(self, i: int, nbytes: int) -> Buffer:
-        storage = self.storages[i]
-        if storage is None or torch._C._storage_Use_Count(storage._cdata) > 1:
-            buffer = allocate(self.device, nbytes)
-            self.storages[i] = buffer.owner.untyped_storage()
-            return buffer
-        owner = torch.empty(0, dtype=torch.uint8, device=storage.device)
-        return wrap(self.device, owner.set_(storage, 0, (nbytes,), (1,)))
+        for storage in self.storages[i]:
+            if torch._C._storage_Use_Count(storage._cdata) == 1:
+                owner = torch.empty(0, dtype=torch.uint8, device=storage.device)
+                return wrap(self.device, owner.set_(storage, 0, (nbytes,), (1,)))
+        buffer = allocate(self.device, nbytes)
+        self.storages[i] = [*self.storages[i][-self.most + 1 :], buffer.owner.untyped_storage()]
+        return buffer
 
 
 class Arenas:

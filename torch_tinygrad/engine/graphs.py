@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
     from .operands import Kernel, Operands, Step
 
-# Places of its operands that a part of a program remembers: allocators give the same few again, or always others.
+# Places of its operands that a part of a program remembers. Allocators give the same few again, or always others: from
+# so many on it is taken for the latter, and the program's results are kept where they can lie again.
 MOST_PLACES = 8
+FEW_PLACES = 3
 
 
 class Batch:
@@ -73,16 +75,16 @@ class Captured:
         self.bases = sorted({table[i][0] for i in self.operands})
         self.graphs: OrderedDict[tuple[int, ...], torch.cuda.CUDAGraph | None] = OrderedDict()
         self.works = True
-        self.wanders = False  # whether the operands were at more places than are remembered
+        self.wanders = False  # whether the operands were at more than a few places
 
     def run(self, operands: Operands) -> None:
         bases = operands.bases
         places = tuple([bases[number]._buf.value for number in self.bases])  # type: ignore[union-attr]
         if places not in self.graphs:
             self.graphs[places] = None
+            self.wanders = self.wanders or len(self.graphs) > FEW_PLACES
             if len(self.graphs) > MOST_PLACES:
                 self.graphs.popitem(last=False)
-                self.wanders = True
         elif (graph := self.graphs[places] or self._capture(operands)) is not None:
             self.graphs[places] = graph
             self.graphs.move_to_end(places)

@@ -232,7 +232,7 @@ class RemoteProgram:
 
     def _new_outputs(self) -> list[Buffer]:
         if self.kept is None and any(isinstance(step, Captured) and step.wanders for step in self.steps):
-            if sum(self.output_bytes) <= most_kept():
+            if Kept.most * sum(self.output_bytes) <= most_kept():
                 self.kept = Kept(self.device, self.output_bytes)
         if self.kept is not None:
             return self.kept.take()

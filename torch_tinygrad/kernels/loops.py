@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from tinygrad import Tensor, dtypes
@@ -199,8 +199,9 @@ def run_into(
     outs: list[Tensor],
     *inputs: Tensor,
     most_lanes: int = MOST_LANES,
+    overwritten: Collection[UOp] = (),
 ) -> list[Tensor]:
-    """The same with `outs` themselves, flat buffers that nothing else reads."""
+    """The same with `outs` themselves: flat buffers that nothing else reads, but under the names in `overwritten`."""
     parallel = in_parallel(outs[0])
     lanes = min(most_lanes, math.ceil(width / LANES) * LANES) if parallel and width > 1 else 1
 
@@ -209,7 +210,7 @@ def run_into(
         body(loops, *(b.flatten() for b in buffers))
         return loops.sink(name)
 
-    return Tensor.custom_kernel(*outs, *(stored(t) for t in inputs), fxn=kernel)[: len(outs)]
+    return Tensor.custom_kernel(*outs, *(stored(t, overwritten) for t in inputs), fxn=kernel)[: len(outs)]
 
 
 def run_each(

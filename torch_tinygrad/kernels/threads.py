@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import contextmanager
 
 from tinygrad import Tensor
 from tinygrad.uop.ops import AxisType, Ops, UOp
@@ -38,37 +37,16 @@ def thread_ranges(size: int, axis: int, parallel: bool) -> tuple[UOp, list[UOp]]
     return group * LANES + lane, [group, lane]
 
 
-_targets: Collection[UOp] = ()
-_overwritten: Collection[UOp] = ()
-
-
-@contextmanager
-def writing_in_place(targets: Collection[UOp], older: Collection[UOp]):
-    """Inside, these buffers are written as they are: `fresh` does not copy them. What `older` names is the same memory
-    before that: `stored` copies it, so that no kernel reads what it has overwritten."""
-    global _targets, _overwritten
-    before, (_targets, _overwritten) = (_targets, _overwritten), (targets, older)
-    try:
-        yield
-    finally:
-        _targets, _overwritten = before
-
-
-def is_writing_in_place() -> bool:
-    return bool(_targets)
-
-
 def fresh(x: Tensor) -> Tensor:
     """A copy of `x` in a buffer that nothing else reads, so that a kernel may write into it."""
-    if is_stored(x) and unshaped(x.uop).buf_uop in _targets:
-        return x
     buffer = Tensor.empty(*x.shape, dtype=x.dtype, device=x.device).uop
     return Tensor(buffer.after(buffer.store(x.uop)))
 
 
-def stored(x: Tensor) -> Tensor:
-    """`x` in a buffer that a kernel may read. Constants have none, and expressions may turn out to be constants."""
-    return x if is_stored(x) and unshaped(x.uop).buf_uop not in _overwritten else fresh(x)
+def stored(x: Tensor, overwritten: Collection[UOp] = ()) -> Tensor:
+    """`x` in a buffer that a kernel may read. Constants have none, and expressions may turn out to be constants. A
+    kernel that writes in place reads a copy of what it has `overwritten`: names of the same memory before."""
+    return x if is_stored(x) and unshaped(x.uop).buf_uop not in overwritten else fresh(x)
 
 
 def before_sum(x: Tensor) -> Tensor:
@@ -88,6 +66,7 @@ def unshaped(value: UOp) -> UOp:
     return value
 
 
-def call(kernel: Callable[..., UOp], out: Tensor, *inputs: Tensor) -> Tensor:
-    """`out` after a kernel wrote into it; it must be a buffer of its own: `fresh`, `Tensor.empty` or another result."""
-    return Tensor.custom_kernel(out, *(stored(t) for t in inputs), fxn=kernel)[0]
+def call(kernel: Callable[..., UOp], out: Tensor, *inputs: Tensor, overwritten: Collection[UOp] = ()) -> Tensor:
+    """`out` after a kernel wrote into it; it must be a buffer of its own: `fresh`, `Tensor.empty` or another result, or
+    the next version of one that `overwritten` names."""
+    return Tensor.custom_kernel(out, *(stored(t, overwritten) for t in inputs), fxn=kernel)[0]

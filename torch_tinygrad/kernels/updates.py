@@ -9,7 +9,8 @@ serves all lanes, they share out the list after sorting it by cell."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
@@ -20,7 +21,7 @@ from torch_tinygrad.trace.nodes import Region
 
 from .arrays import cast, positions, take_rows
 from .sorting import sort_order
-from .threads import LANES, call, fresh, in_parallel, is_writing_in_place, stored, thread_ranges
+from .threads import LANES, call, fresh, in_parallel, is_stored, stored, thread_ranges
 
 # Elementwise chains this short are cheaper than a kernel of their own, and fuse with their neighbours.
 UNROLLED_UPDATES = 4
@@ -66,6 +67,47 @@ def accumulator(dtype: DType, how: str) -> DType:
     return dtype
 
 
+@dataclass(frozen=True)
+class Update:
+    """Cells of `base` that are combined with values, as `update` says it: as a value of its own, or in a buffer that
+    holds `base`. `join` and `split` turn it to the shape that `dim` and `box` are about, and back."""
+
+    base: Tensor
+    dim: int
+    index: Tensor
+    src: Tensor | float
+    how: str
+    box: tuple[int, ...]
+    rounds: bool = False
+    join: Callable[[Tensor], Tensor] = lambda x: x
+    split: Callable[[Tensor], Tensor] = lambda x: x
+
+    def value(self) -> Tensor:
+        joined = self.join(self.base)
+        return self.split(update(joined, self.dim, self.index, self.src, self.how, self.box, self.rounds))
+
+    def into(self, buffer: Tensor, overwritten: Collection[UOp]) -> Tensor | None:
+        """The buffer after the update was made in it, or None where that takes a copy. `overwritten` are names of the
+        same memory before."""
+        cells = self.join(buffer)
+        dtype = combined_in(cells.dtype, self.how, self.rounds)
+        is_sorted = in_parallel(cells) and _is_one_long_list(cells, self.dim, self.index, self.box)
+        if dtype != cells.dtype or is_sorted or not is_stored(cells):
+            return None
+        src = cast(self.src, accumulator(dtype, self.how))
+        return self.split(_walked(cells, self.dim, self.index, src, self.how, self.box, overwritten))
+
+
+def settled(result):
+    """A lowering's result as a value."""
+    return result.value() if isinstance(result, Update) else result
+
+
+def combined_in(dtype: DType, how: str, rounds: bool) -> DType:
+    """The dtype that cells have while they are updated."""
+    return dtype if rounds and dtype in HALVES else accumulator(dtype, how)
+
+
 def update(
     base: Tensor,
     dim: int,
@@ -81,9 +123,9 @@ def update(
     box = box or tuple(index.shape)
     if 0 in box or 0 in base.shape:
         return base
-    dtype = base.dtype if rounds and base.dtype in HALVES else accumulator(base.dtype, how)
+    dtype = combined_in(base.dtype, how, rounds)
     start, src = cast(base, dtype), cast(src, accumulator(dtype, how))
-    if box[dim] <= UNROLLED_UPDATES and not is_writing_in_place():
+    if box[dim] <= UNROLLED_UPDATES:
         result = _unrolled(start, dim, index, src, how, box)
     elif in_parallel(base) and _is_one_long_list(base, dim, index, box):
         result = _sorted(start, dim, index, src, how, box)
@@ -177,7 +219,15 @@ def _sorted(base: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str
     return out.shrink(tuple((0, size) if d == dim else None for d in range(out.ndim)))
 
 
-def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, box: tuple[int, ...]) -> Tensor:
+def _walked(
+    out: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | float,
+    how: str,
+    box: tuple[int, ...],
+    overwritten: Collection[UOp] = (),
+) -> Tensor:
     tensors = [out, index, *([src] if isinstance(src, Tensor) else [])]
     shapes = [tuple(t.shape) for t in tensors]
     size = shapes[0][dim]
@@ -203,10 +253,12 @@ def _walked(out: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str,
         write = out[place].store(new if old is None else combined(how, old, new)).end(*at, *shares)
         return write.sink(arg=KernelInfo(name=f"update_{how}", opts_to_apply=() if shares else None))
 
-    return call(kernel, *tensors)
+    return call(kernel, *tensors, overwritten=overwritten)
 
 
-def write_shifted(flat: Tensor, region: Region, value: Tensor, shifts: Tensor, place: int) -> Tensor:
+def write_shifted(
+    flat: Tensor, region: Region, value: Tensor, shifts: Tensor, place: int, overwritten: Collection[UOp]
+) -> Tensor:
     """`flat`, a buffer, with `value` stored over a region that lies `shifts[place]` bytes from its offset."""
 
     def kernel(*buffers: UOp) -> UOp:
@@ -218,7 +270,7 @@ def write_shifted(flat: Tensor, region: Region, value: Tensor, shifts: Tensor, p
         write = out[target].store(value[_offset(at, region.size)].load())
         return (write.end(*at) if at else write).sink(arg=KernelInfo(name="write_shifted"))
 
-    return call(kernel, flat, shifts, value)
+    return call(kernel, flat, shifts, value, overwritten=overwritten)
 
 
 def _offset(at: list[UOp], shape: tuple[int, ...]) -> UOp:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch
 from tinygrad import Tensor
 
+from torch_tinygrad.kernels.updates import settled
+
 from .complex import COMPLEX_LOWERINGS, Complex, is_complex_number
 from .registry import LOWERINGS, PART_OF, Lowering, Meta
 
@@ -80,7 +82,7 @@ def _componentwise(op: str) -> Lowering:
         for index in range(2):
             values = [_part(v, index) if n in VALUES else v for n, v in zip(names, positional, strict=False)]
             named = {n: _part(v, index) if n in VALUES else v for n, v in keyword.items()}
-            results.append(real(values, named, meta=metas))
+            results.append(settled(real(values, named, meta=metas)))
         if isinstance(results[0], (tuple, list)):
             return tuple(Complex(re, im) for re, im in zip(*results, strict=True))
         return Complex(*results)

@@ -11,7 +11,7 @@ from tinygrad import Tensor, dtypes
 from torch_tinygrad.kernels.arrays import cast, take_rows, zeros
 from torch_tinygrad.kernels.counting import running_count
 
-from ..kernels.updates import accumulator, identity, update
+from ..kernels.updates import Update, accumulator, identity, update
 from .cast import convert
 from .gather import join_indices, take_flat
 from .maths import operand
@@ -41,65 +41,70 @@ def reduce_into(
     how: str,
     include_self: bool,
     box: tuple[int, ...],
+    shape: tuple[int, ...],
     rounds: bool = False,
-) -> Tensor:
-    """Combines updates with `how`, which may also be the mean."""
+) -> Tensor | Update:
+    """Combines updates with `how`, which may also be the mean. The result has `shape`, as what is updated has."""
     if 0 in box:
-        return base
+        return base.reshape(shape)
+    if how != "mean" and include_self:
+        return Update(
+            base, dim, index, src, how, box, rounds, lambda x: x.reshape(base.shape), lambda x: x.reshape(shape)
+        )
     start = base if include_self else update(base, dim, index, identity(base.dtype, how), "set", box)
     if how != "mean":
-        return update(start, dim, index, src, how, box, rounds)
+        return update(start, dim, index, src, how, box, rounds).reshape(shape)
     total = update(start, dim, index, src, "sum", box, rounds)
     counts = Tensor.full(base.shape, 1 if include_self else 0, dtype=dtypes.int32, buffer=False)
     counts = update(counts, dim, index, 1, "sum", box).maximum(1).cast(base.dtype)
     if not dtypes.is_float(base.dtype):
-        return total // counts
+        return (total // counts).reshape(shape)
     wide = accumulator(base.dtype, "sum")
-    return cast(total, wide) / cast(counts, wide)
+    return (cast(total, wide) / cast(counts, wide)).reshape(shape)
 
 
 @lowers(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce, lifts=("value",))
-def scatter(x: Tensor, dim: int, index: Tensor, src: Tensor | float, *, reduce: str | None = None) -> Tensor:
+def scatter(x: Tensor, dim: int, index: Tensor, src: Tensor | float, *, reduce: str | None = None) -> Tensor | Update:
     how = REDUCE_NAMES[reduce] if reduce else "set"
     return _scatter(x, dim, index, src, how, True)
 
 
 @lowers(aten.scatter_add.default)
-def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor | Update:
     return _scatter(x, dim, index, src, "sum", True)
 
 
 @lowers(aten.scatter_reduce.two)
 def scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
+) -> Tensor | Update:
     return _scatter(x, dim, index, src, reduce, include_self)
 
 
-def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, include_self: bool) -> Tensor:
+def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor | float, how: str, include_self: bool) -> Tensor | Update:
     if 0 in index.shape:
         return x
     base, index, given = _at_least_1d(x, index, src)
     is_value = not isinstance(src, Tensor) or (not src.ndim and x.ndim > 0)
     given = _value(src, base.ndim) if is_value else given.shrink(tuple((0, s) for s in index.shape))
     box = tuple(index.shape)
-    return reduce_into(base, positive(dim, x.ndim), index, given, how, include_self, box).reshape(x.shape)
+    return reduce_into(base, positive(dim, x.ndim), index, given, how, include_self, box, tuple(x.shape))
 
 
 def _along(
     x: Tensor, dim: int, index: Tensor, source: Tensor | float | None, how: str, include_self=True, rounds=True
-) -> Tensor:
+) -> Tensor | Update:
     """Updates whole slices: `index` is 1-dim and the same for every lane."""
     base, index, source = _at_least_1d(x, index, source)
     dim = positive(dim, base.ndim)
     box = tuple(index.shape[0] if d == dim else s for d, s in enumerate(base.shape))
     lanes = index.reshape(tuple(index.shape[0] if d == dim else 1 for d in range(base.ndim)))
     source = source.reshape(box) if isinstance(source, Tensor) and source.numel() == math.prod(box) else source
-    return reduce_into(base, dim, lanes, source, how, include_self, box, rounds).reshape(x.shape)
+    return reduce_into(base, dim, lanes, source, how, include_self, box, tuple(x.shape), rounds)
 
 
 @lowers(aten.index_add.default, lifts=("alpha",))
-def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor | Update:
     """Rows of half types are added up before they are rounded, as on the CPU, but nothing else is."""
     scaled, is_rows = source, x.ndim > 1 and positive(dim, x.ndim) == 0 and is_number(alpha) and alpha == 1
     if isinstance(alpha, Tensor) or alpha != 1:
@@ -109,19 +114,19 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: floa
 
 
 @lowers(aten.index_copy.default)
-def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor | Update:
     return _along(x, dim, index, source, "set")
 
 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, lifts=("value",))
-def index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor | float) -> Tensor:
+def index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor | float) -> Tensor | Update:
     return _along(x, dim, index, _value(value, max(x.ndim, 1)), "set")
 
 
 @lowers(aten.index_reduce.default)
 def index_reduce(
     x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
+) -> Tensor | Update:
     return _along(x, dim, index, source, reduce, include_self)
 
 
@@ -136,7 +141,7 @@ def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> T
 @lowers(aten.index_put.default, aten._unsafe_index_put.default, aten._index_put_impl.default)
 def index_put(
     x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
-) -> Tensor:
+) -> Tensor | Update:
     given = [i for i in indices if i is not None]
     values = convert(values, x.dtype)
     if any(i.dtype in (dtypes.bool, dtypes.uint8) for i in given):
@@ -162,8 +167,8 @@ def index_put(
     values = values.reshape((*values.shape[:at], *middle, *values.shape[at + index.ndim :]))
     lanes = index.reshape(tuple(index.numel() if d == at else 1 for d in range(base.ndim)))
     box = (*before, index.numel(), *after)
-    updated = update(base, at, lanes, values, "sum" if accumulate else "set", box, rounds=True)
-    return joined.split(updated, tuple(x.shape))
+    how, shape = "sum" if accumulate else "set", tuple(x.shape)
+    return Update(x, at, lanes, values, how, box, True, joined.join, lambda cells: joined.split(cells, shape))
 
 
 def _mask_put(x: Tensor, at: int, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:

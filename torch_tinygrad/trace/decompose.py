@@ -7,6 +7,7 @@ every operator it calls. Views inside it are therefore just more regions, and in
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch._decomp import decomposition_table
@@ -149,6 +150,27 @@ def _value(recorder: _Recorder, argument):
     if isinstance(argument, (list, tuple)):
         return [_value(recorder, a) for a in argument]
     return argument
+
+
+def take_apart(trace: Trace, stays: Callable[[Node], bool]) -> Trace:
+    """The trace in which every node that does not stay, and has a decomposition, is the nodes it is made of."""
+    nodes: list[Node] = []
+
+    def add(node: Node) -> None:
+        if not stays(node) and has_decomposition(node.op):
+            try:
+                parts = decompose(node, trace)
+            except NotDecomposable:
+                pass
+            else:
+                for part in parts:
+                    add(replace(part, origin=node.origin))
+                return
+        nodes.append(node)
+
+    for node in trace.nodes:
+        add(node)
+    return Trace(nodes, trace.storages, trace.numbers)
 
 
 def decompose(node: Node, trace: Trace) -> list[Node]:

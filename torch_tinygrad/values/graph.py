@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,19 +13,19 @@ from tinygrad.uop.ops import Ops, UOp
 from torch_tinygrad.target import target
 from torch_tinygrad.trace.batch import Loop, Slot
 from torch_tinygrad.trace.decisions import decide
-from torch_tinygrad.trace.decompose import NotDecomposable, decompose, has_decomposition
 from torch_tinygrad.trace.forms import is_random, schema_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
-from torch_tinygrad.trace.reuse import shared_results
 from torch_tinygrad.trace.sequence import SEQUENCE
 
 from ..kernels.threads import SMALL
+from ..kernels.updates import Update, settled
 from ..lower.complex import Complex, as_complex, lowering_of
 from ..lower.random import Random
 from ..lower.registry import LOWERINGS, PART_OF, TO_TINY, Meta, SideBySide
 from .blocks import Places
 from .channels_last import order_of
 from .costs import Costs
+from .finish import Finished, finish
 from .in_place import held
 from .regions import Shift
 from .sequence import Numbers, Unfit, lower_sequence
@@ -57,6 +58,10 @@ class Graph:
         """The step that a call of a CUSTOM_FUNCTION stands for."""
         return self.steps[int(call.src[0].arg.partition(":")[2])]
 
+    def finish(self) -> Finished:
+        """What is to be stored in the end, and where. Once: it makes the last versions of buffers."""
+        return finish(self.flats, self.device, self.space)
+
 
 def _updates(node: Node) -> bool:
     """Whether the node changes a few elements of what it writes to, and can do so there. Sums of bools cannot: bytes,
@@ -84,46 +89,44 @@ def can_lift(op: str, argument: int) -> bool:
     return is_tensor or name in lowering.lifts
 
 
-def build(trace: Trace, varying: set[int], device: str, prefers_aten, in_place: bool = True) -> Graph:
-    """Lowers every node. `varying` numbers become inputs; `prefers_aten(node)` sends a node to ATen's CPU kernels;
-    `in_place` allows writing into buffers before the end of the trace."""
+def build(
+    trace: Trace,
+    varying: set[int],
+    device: str,
+    is_step: Callable[[Node], bool],
+    shared: set[tuple[int, int]],
+    in_place: bool = True,
+) -> Graph:
+    """Lowers every node. `varying` numbers become inputs; what `is_step` is an operator of ATen's; `shared` are the
+    results (by numbers of the node and the result) that several kernels would compute; `in_place` allows writing into
+    buffers before the end of the trace."""
     graph = Graph([], device, Places(device, target(device).has_views))
-    _Builder(trace, graph, varying, prefers_aten, in_place).run()
+    _Builder(trace, graph, varying, is_step, shared, in_place).run()
     return graph
 
 
 class _Builder:
-    def __init__(self, trace: Trace, graph: Graph, varying: set[int], prefers_aten, in_place: bool):
-        self.trace, self.graph, self.varying, self.prefers_aten = trace, graph, varying, prefers_aten
-        self.in_place = in_place
+    def __init__(self, trace: Trace, graph: Graph, varying: set[int], is_step, shared, in_place: bool):
+        self.trace, self.graph, self.varying, self.is_step = trace, graph, varying, is_step
+        self.all_shared = shared
         self.shifts: dict[int, Shift] = {}
         self.shared: set[Region | None] = set()  # results of the present node that several kernels read
         self.steps = Steps(trace, graph)
         self.costs = Costs()
-        self.add_flats()
+        for storage in trace.storages:
+            graph.flats.append(Flat(storage, graph.device, self.shift, graph.space, in_place))
         # The inputs' lengths are known only in the end, so numbers are read from placeholders of a generous size.
         size = max(1, 2 * len(trace.numbers) + 2)
         graph.float_input = UOp.new_buffer(graph.device, size, target(graph.device).widest_float)
         graph.int_input = UOp.new_buffer(graph.device, size, dtypes.int64)
 
     def run(self) -> None:
-        usual = 1 if target(self.graph.device).has_groups else 2
-        fuses = {name for name, lowering in LOWERINGS.items() if lowering.fuses}
-        twice = {name for name, lowering in LOWERINGS.items() if lowering.reads_twice}
-        shared = shared_results(
-            self.trace, self.prefers_aten, fuses.__contains__, lambda op: 2 if op in twice else usual
-        )
         for t, node in enumerate(self.trace.nodes):
-            self.shared = {out for k, out in enumerate(node.outs) if (t, k) in shared}
+            self.shared = {out for k, out in enumerate(node.outs) if (t, k) in self.all_shared}
             try:
                 self.node(node)
             except Exception as error:
                 raise NodeError(node, error) from error
-
-    def add_flats(self) -> None:
-        """One for each storage, those that decompositions added included."""
-        for storage in self.trace.storages[len(self.graph.flats) :]:
-            self.graph.flats.append(Flat(storage, self.graph.device, self.shift, self.graph.space, self.in_place))
 
     # ---- numbers ----
 
@@ -189,21 +192,11 @@ class _Builder:
     def node(self, node: Node) -> None:
         if node.op == SEQUENCE:
             return self.sequence(*node.args)
-        if self.prefers_aten(node):
+        if self.is_step(node):
             return self.steps.add(node, is_fallback=False)
         lowering = lowering_of(node)
         if lowering is not None:
             return self.lower(node, lowering)
-        if has_decomposition(node.op):
-            try:
-                nodes = decompose(node, self.trace)
-            except NotDecomposable:
-                pass
-            else:
-                self.add_flats()
-                for inner in nodes:
-                    self.node(inner)
-                return None
         seeds = self.lift([n.position for n in node.args[-2:]], False) if is_random(node.op) else None
         return self.steps.add(node, is_fallback=True, seeds=seeds)
 
@@ -287,10 +280,6 @@ class _Builder:
             extra["rng"] = Random(self.lift([seed], False).reshape(()), self.lift([offset], False).reshape(()))
         result = lowering(positional, keyword, **extra)
         target = node.outs[0]
-        if _updates(node) and target is not None and isinstance(result, Tensor):
-
-            def in_place(state: Tensor) -> Tensor:
-                return lowering([state, *positional[1:]], keyword, **extra)
-
-            return self.graph.flats[target.storage].update(target, result, in_place)
-        self.write(node, list(result) if isinstance(result, (tuple, list)) else [result])
+        if isinstance(result, Update) and _updates(node) and target is not None:
+            return self.graph.flats[target.storage].update(target, result)
+        self.write(node, list(result) if isinstance(result, (tuple, list)) else [settled(result)])

@@ -66,9 +66,3 @@ def held(value: Tensor, device: str) -> Tensor:
     """The value computed aside, into a buffer of its own."""
     buffer = UOp.new_buffer(device, value.numel(), value.dtype)
     return Tensor(buffer.after(buffer.store(value.reshape(-1).uop))).reshape(value.shape)
-
-
-def stores_itself(updated: Tensor, version: Version) -> bool:
-    """Whether an update wrote into the version it was given, rather than into a copy."""
-    base = updated.uop.base
-    return base.op is Ops.AFTER and base.buf_uop is version.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -17,11 +17,12 @@ from torch_tinygrad.trace.nodes import Region
 @dataclass(frozen=True)
 class Patch:
     """A part of a buffer that was written. `update`, where there is one, writes it into the buffer's current state (a
-    flat tensor) itself, touching only what changes; `value` is what the region then holds."""
+    flat tensor) itself, touching only what changes, or gives None where that takes a copy; what it reads of the names
+    of earlier states, it reads before. `value` is what the region then holds."""
 
     region: Region
     value: Tensor
-    update: Callable[[Tensor], Tensor] | None = None
+    update: Callable[[Tensor, Collection[UOp]], Tensor | None] | None = None
 
     @property
     def is_update(self) -> bool:

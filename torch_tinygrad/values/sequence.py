@@ -21,8 +21,8 @@ from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region
 from torch_tinygrad.trace.pointwise import COPY, FILL
 from torch_tinygrad.trace.sequence import nests
 
-from ..kernels.loops import Loops, run
-from ..kernels.threads import fresh, writing_in_place
+from ..kernels.loops import Loops, run_into
+from ..kernels.threads import fresh
 from ..lower.registry import LOWERINGS, TO_TINY, Lowering, Meta
 from .regions import in_memory
 from .storages import Flat
@@ -234,8 +234,7 @@ def lower_sequence(loop: Loop, flats: list[Flat], numbers: Numbers, device: str)
     kernel = _Kernel(loop, statements, flats, numbers)
     width = max(region.numel for region, _ in written)
     older = {name for versions in (flats[s].versions for s in kernel.written) if versions for name in versions.names}
-    with writing_in_place({out.uop.buf_uop for out in kernel.outs}, older):
-        results = run("sequence", kernel.write, 1, width, kernel.outs, *kernel.inputs)
+    results = run_into("sequence", kernel.write, 1, width, kernel.outs, *kernel.inputs, overwritten=older)
     for storage, version, value in zip(kernel.written, kernel.versions, results, strict=True):
         if version is None:
             flats[storage].replace(value)

@@ -12,7 +12,7 @@ from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.trace.forms import schema_of
 from torch_tinygrad.trace.geometry import strides_of
-from torch_tinygrad.trace.nodes import Node, Number, Region, Trace
+from torch_tinygrad.trace.nodes import Node, Number, Region, Trace, reads
 
 from ..kernels.threads import is_stored
 from ..lower.registry import TO_TINY, Meta
@@ -110,13 +110,14 @@ class Steps:
             found = self.weight_with_channels_last(argument)
         if found is not None:
             taken.arranged.append(path)
-        taken.add(path, *(found or self.as_it_lies(argument)))
+        taken.add(path, *(found or self.as_it_lies(argument, node)))
         return None
 
-    def as_it_lies(self, region: Region) -> tuple[Tensor, Operand]:
+    def as_it_lies(self, region: Region, node: Node) -> tuple[Tensor, Operand]:
         """A buffer that holds the region, or else its value, and how it lies there."""
         flat = self.graph.flats[region.storage]
-        if (stored := flat.stored(region)) is not None:
+        wanted = sum(r.numel for r in {r for r in reads(node) if r.storage == region.storage})
+        if (stored := flat.stored(region, wanted)) is not None:
             buffer, first = stored
             return buffer, Operand(region.size, region.dtype, region.stride, region.offset - first)
         return flat.read(in_memory(region)), Operand(region.size, region.dtype, strides_of(region.size), 0)

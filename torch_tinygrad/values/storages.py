@@ -7,7 +7,7 @@ are buffers of their own that make up all of it, they are laid side by side (see
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -19,13 +19,13 @@ from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.nodes import Region, Storage
 
-from ..kernels.threads import SMALL, is_stored, writing_in_place
-from ..kernels.updates import update, write_shifted
+from ..kernels.threads import SMALL, is_stored
+from ..kernels.updates import Update, update, write_shifted
 from ..lower.complex import Complex, joined, split
 from ..lower.gather import take_flat
 from ..lower.registry import TO_TINY
 from .blocks import ALIGNMENT, Places
-from .in_place import Version, Versions, held, stores_itself
+from .in_place import Version, Versions, held
 from .patches import Layouts, Patch, Patches, interval
 from .regions import Shift, apply, bytes_region, covers, in_memory
 
@@ -136,9 +136,10 @@ class Flat:
             return self.strided(self.typed(dtype), region)
         return self.patches[written].value if written >= 0 else self.strided(self.typed(dtype), region)
 
-    def stored(self, region: Region) -> tuple[Tensor, int] | None:
+    def stored(self, region: Region, wanted: int = 0) -> tuple[Tensor, int] | None:
         """A buffer that the region can be read from without a copy, and the element it starts with. A value that is not
-        in one yet is put there, for all who read it, unless most of it is not wanted."""
+        in one yet is put there, for all who read it, unless most of it is not wanted: neither for the region, nor among
+        the `wanted` elements that others ask for with it."""
         if region.dtype.is_complex or region.numel == 0 or region.moves >= 0:
             return None
         region = in_memory(region)
@@ -150,7 +151,7 @@ class Flat:
             return None
         value = self.typed(TO_TINY[region.dtype])
         if not is_stored(value):
-            if value is not self.value or decide("minor part", 2 * region.numel < value.shape[0]):
+            if value is not self.value or decide("minor part", 2 * max(region.numel, wanted) < value.shape[0]):
                 return None
             if self.layouts.of(self.value):
                 return self.layouts.keep(value, (value.shape, value.dtype), lambda: held(value, self.device)), 0
@@ -278,10 +279,10 @@ class Flat:
         self.write(region, buffer.permute(tuple(order.index(d) for d in range(len(order)))))
         self._laid_out((region.size, region.stride, region.dtype, order), buffer)
 
-    def _store_of(self, region: Region, value: Tensor) -> Callable[[Tensor], Tensor]:
-        def store(state: Tensor) -> Tensor:
+    def _store_of(self, region: Region, value: Tensor) -> Callable[[Tensor, Collection[UOp]], Tensor]:
+        def store(state: Tensor, older: Collection[UOp]) -> Tensor:
             shift = self.shift(region.moves)
-            return write_shifted(state, region, value, shift.inputs, shift.place)
+            return write_shifted(state, region, value, shift.inputs, shift.place, older)
 
         return store
 
@@ -291,8 +292,9 @@ class Flat:
     def _replace(self, value: Tensor) -> None:
         self.value, self.patches, self.parts = value, Patches(), {}
 
-    def update(self, region: Region, value: Tensor, in_place: Callable[[Tensor], Tensor]) -> None:
-        """A write of the whole storage that changes little of it: `in_place` does so in the buffer itself."""
+    def update(self, region: Region, made: Update) -> None:
+        """A write that changes little of the region: if that is all of the storage, it can be made in the buffer."""
+        value = made.value()
         if region.dtype is torch.bool:
             region, value = in_memory(region), value.cast(dtypes.uint8)
         dtype = TO_TINY[region.dtype]
@@ -302,7 +304,7 @@ class Flat:
         whole = covers(self.count(dtype), region) and geometry.is_contiguous(region.size, region.stride)
         if whole and self.is_patched_buffer(dtype) and not self.patches:
             self.written, self.numbers = True, None
-            self.patches.add(Patch(region, value, lambda state: in_place(state.reshape(region.size)).flatten()))
+            self.patches.add(Patch(region, value, lambda state, older: made.into(state.reshape(region.size), older)))
         else:
             self.write(region, value)
 
@@ -401,12 +403,10 @@ class Flat:
         version = self.versions.begin()
         for patch in self.in_place_patches():
             region = patch.region
-            if patch.update is not None:
-                with writing_in_place([version.name], self.versions.names):
-                    updated = patch.update(Tensor(version.state))
-                if stores_itself(updated, version):
-                    version.state = updated.uop.base.reshape(version.state.shape)
-                    continue
+            updated = patch.update(Tensor(version.state), self.versions.names) if patch.update is not None else None
+            if updated is not None:
+                version.state = updated.uop.base.reshape(version.state.shape)
+                continue
             value = held(patch.value, self.device) if self._is_aside(patch) else patch.value
             version.state = version.state.after(self.strided(Tensor(version.state), region).uop.store(value.uop))
         self.versions.finish(version)
