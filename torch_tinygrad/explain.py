@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -53,12 +52,14 @@ class Operator(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A kernel or an operator of ATen's: what it stands for, the bytes it moves at least, and how long it took."""
+    """A kernel or an operator of ATen's: what it stands for, the bytes it moves at least, the operations that are
+    counted for it, and how long it took."""
 
     kind: str  # "kernel", or "library" for an operator of ATen's
     name: str
     operators: str
     nbytes: int
+    flops: int
     microseconds: float
 
 
@@ -159,7 +160,7 @@ _HIDDEN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) +
 
 def _source() -> str:
     """The innermost line that is neither PyTorch's nor ours."""
-    frame: FrameType | None = sys._getframe(1)
+    frame = sys._getframe().f_back  # none in a thread of autograd's
     while frame is not None:
         file = frame.f_code.co_filename
         if file == __file__:
@@ -185,14 +186,13 @@ def _flush(note: dict[str, Any]) -> Flush:
 
 def _step(text: str, microseconds: float) -> Step:
     """From the line that a program has for a step (engine/host.py), or the name of an operator that ran directly."""
-    if match := re.fullmatch(r"(kernel|aten) (\S+), (\d+) bytes(?:: (.*))?", text):
-        kind, name, nbytes, operators = match.groups()
+    if match := re.fullmatch(r"(kernel|aten) (\S+), (\d+) bytes, (\d+) flops(?:: (.*))?", text):
+        kind, name, nbytes, flops, operators = match.groups()
         if kind == "aten":
-            return Step("library", name, name.removeprefix("aten::"), int(nbytes), microseconds)
-        return Step("kernel", name, operators or "", int(nbytes), microseconds)
-    return Step(
-        "library" if text.startswith("aten::") else "kernel", text, text.removeprefix("aten::"), 0, microseconds
-    )
+            return Step("library", name, name.removeprefix("aten::"), int(nbytes), int(flops), microseconds)
+        return Step("kernel", name, operators or "", int(nbytes), int(flops), microseconds)
+    kind = "library" if text.startswith("aten::") else "kernel"
+    return Step(kind, text, text.removeprefix("aten::"), 0, 0, microseconds)
 
 
 # ---- how it is shown ----
@@ -213,13 +213,21 @@ def _share(step: Step, bandwidth: float) -> str:
     return f"{100 * step.nbytes / (step.microseconds * 1e-6) / bandwidth:.0f} %"
 
 
+def _speed(step: Step) -> str:
+    """Billions of operations a second."""
+    if not step.flops or not step.microseconds:
+        return ""
+    return f"{step.flops / step.microseconds / 1e3:.3g}"
+
+
 def _summary(shown: Explanation) -> str:
     steps = [s for f in shown.flushes for s in f.steps]
     operators = sum(len(f.operators) for f in shown.flushes)
     flushes = "1 flush" if len(shown.flushes) == 1 else f"{len(shown.flushes)} flushes"
     return (
         f"{operators} operators in {len(steps)} steps and {flushes}; "
-        f"{_amount(sum(s.nbytes for s in steps))} moved in {sum(s.microseconds for s in steps) / 1e3:.3f} ms; "
+        f"{_amount(sum(s.nbytes for s in steps))} moved and {sum(s.flops for s in steps) / 1e9:.3g} billion operations "
+        f"computed in {sum(s.microseconds for s in steps) / 1e3:.3f} ms; "
         f"a large copy moves {shown.bandwidth / 1e9:.1f} GB/s here"
     )
 
@@ -237,10 +245,11 @@ def _text(shown: Explanation) -> Iterator[str]:
     for flush in shown.flushes:
         yield ""
         yield _heading(flush)
-        yield f"  {'us':>9} {'moved':>9} {'of copy':>8}  step"
+        yield f"  {'us':>9} {'moved':>9} {'of copy':>8} {'Gflop/s':>8}  step"
         for s in flush.steps:
             what = f"{s.name}: {s.operators}" if s.kind == "kernel" else s.name
-            yield f"  {s.microseconds:9.1f} {_amount(s.nbytes):>9} {_share(s, shown.bandwidth):>8}  {what}"
+            share = _share(s, shown.bandwidth)
+            yield f"  {s.microseconds:9.1f} {_amount(s.nbytes):>9} {share:>8} {_speed(s):>8}  {what}"
         yield "  operators, as they were called (* is still held and therefore stored)"
         for o in flush.operators:
             mark, name = "*" if o.kept else " ", o.name.removeprefix("aten::")
@@ -271,13 +280,13 @@ def _page(shown: Explanation) -> Iterator[str]:
     longest = max((s.microseconds for f in shown.flushes for s in f.steps), default=0) or 1
     for flush in shown.flushes:
         yield f"<h2>{e(_heading(flush))}</h2><table>"
-        yield '<tr><th>operators<th>step<th class="n">moved<th class="n">of a copy\'s speed'
+        yield '<tr><th>operators<th>step<th class="n">moved<th class="n">of a copy\'s speed<th class="n">Gflop/s'
         yield '<th class="n">µs<th width="20%"></tr>'
         for s in flush.steps:
             yield (
                 f'<tr class="{s.kind}"><td>{e(s.operators)}<td class="w"><code>{e(s.name)}</code>'
                 f'<td class="n">{_amount(s.nbytes)}'
-                f'<td class="n">{_share(s, shown.bandwidth)}<td class="n">{s.microseconds:.1f}'
+                f'<td class="n">{_share(s, shown.bandwidth)}<td class="n">{_speed(s)}<td class="n">{s.microseconds:.1f}'
                 f'<td><span class="bar" style="width:{100 * s.microseconds / longest:.1f}%"></span></tr>'
             )
         yield f"</table><details open><summary>{len(flush.operators)} operators, as they were called</summary><table>"

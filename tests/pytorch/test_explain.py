@@ -36,6 +36,8 @@ def test_steps_have_operators_bytes_and_times(shown):
     fused = next(s for s in flush.steps if "sum" in s.operators)
     assert "relu" in fused.operators and "mul" in fused.operators and fused.nbytes > 64 * 64 * 4
     assert all(s.microseconds >= 0 for s in flush.steps)
+    product = next(s for s in flush.steps if s.kind == "library")
+    assert product.flops == 2 * 64**3 and 0 < fused.flops < product.flops
     assert shown.bandwidth > 1e8
 
 
@@ -106,3 +108,14 @@ def test_two_flushes_are_told_apart():
 
     shown = torch.tiny.explain(twice)
     assert len(shown.flushes) == 2 and shown.flushes[0].reason != shown.flushes[1].reason
+
+
+def test_a_backward_pass_without_a_python_frame_is_explained():
+    query = torch.randn(2, 4, 32, 16).to("tiny").requires_grad_()
+
+    def step():
+        torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
+        torch.tiny.synchronize()
+
+    (flush,) = torch.tiny.explain(step, runs=1).flushes
+    assert any("attention" in o.name and "backward" in o.name for o in flush.operators)

@@ -72,7 +72,7 @@ def assemble(schedule: Schedule, code_of: Callable[[UOp], Code] = code_of) -> _C
             estimate = estimate_uop(call)
             moved.append(int(estimate.mem))
             program.kernels += 1
-            description.append(f"kernel {info.function_name}, {int(estimate.mem)} bytes: {names}")
+            description.append(explain.kernel_line(info.function_name, estimate, names))
         elif kind.op is Ops.CUSTOM_FUNCTION:
             step = graph.step(call)
             nbytes_moved = add_aten(program, step, slots, layout.written)
@@ -81,7 +81,7 @@ def assemble(schedule: Schedule, code_of: Callable[[UOp], Code] = code_of) -> _C
             program.kernels += 1
             if step.is_fallback:
                 fallbacks[step.op] = fallbacks.get(step.op, 0) + 1
-            description.append(f"aten {step.op}, {nbytes_moved} bytes")
+            description.append(explain.library_line(step, nbytes_moved))
         else:
             raise RuntimeError(f"a step that the host cannot run: {kind.op}")
         program.release_after(releases)

@@ -66,15 +66,16 @@ def plan_of(schedule: Schedule) -> Plan:
     for (call, arguments), names in zip(layout.calls, operators, strict=True):
         kind, operands = call.src[0], [number(a) for a in arguments]
         if kind.op is Ops.PROGRAM:
-            moved = int(estimate_uop(call).mem)
-            plan.description.append(f"kernel {kind.arg.function_name}, {moved} bytes: {names}")
+            estimate = estimate_uop(call)
+            moved = int(estimate.mem)
+            plan.description.append(explain.kernel_line(kind.arg.function_name, estimate, names))
             plan.steps.append(Launch(kind, operands))
         elif kind.op is Ops.CUSTOM_FUNCTION:
             step = graph.step(call)
             moved = sum(map(nbytes, (*step.inputs, *step.results)))
             if step.is_fallback and not has_library_kernel(graph.device, step):
                 plan.fallbacks[step.op] = plan.fallbacks.get(step.op, 0) + 1
-            plan.description.append(f"aten {step.op}, {moved} bytes")
+            plan.description.append(explain.library_line(step, moved))
             plan.steps.append(Aten(step, operands))
         elif kind.op is Ops.COPY and arguments[1].slot.kind == CONSTANT:
             source = arguments[1].slot.number
