@@ -1,6 +1,8 @@
 #include "direct.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -43,8 +45,9 @@ class Runner {
       seed_generator(*node.op, stack, seed_for_cpu(seed, offset));
       if (!device_.is_cpu()) return run_on_cpu(node, stack);
     }
-    if (!has_kernel(*node.op)) return run_on_cpu(node, stack);
-    call(node, stack);
+    const auto moved = node.op->writes ? separate(*node.op, stack) : std::vector<std::pair<Tensor, Tensor>>();
+    has_kernel(*node.op) ? call(node, stack) : run_on_cpu(node, stack);
+    for (const auto& [dense, out] : moved) out.copy_(dense);
   }
 
   // What is kept of a storage in another form, on the device for one, will be old.
@@ -59,6 +62,29 @@ class Runner {
   }
 
  private:
+  // An operator's results are functions of what its arguments held before it, wherever they go. Kernels of ATen's that are
+  // no loops over elements may write what they have yet to read (`mm(x, x, out=x)`), or take `out=` for dense (`gelu`): what
+  // they read is a copy then, and what they write dense. The second of each pair is where the first belongs.
+  static std::vector<std::pair<Tensor, Tensor>> separate(const OpInfo& info, torch::jit::Stack& stack) {
+    std::vector<std::pair<Tensor, Tensor>> moved;
+    auto is_tensor = [&](size_t i) { return stack[i].isTensor() && stack[i].toTensor().defined() && stack[i].toTensor().numel() > 0; };
+    const bool is_loop = info.op.hasTag(at::Tag::pointwise);
+    for (size_t w = 0; w < stack.size(); w++) {
+      if (!info.args[w].write || !is_tensor(w)) continue;
+      const Tensor written = stack[w].toTensor();
+      for (size_t r = 0; r < stack.size(); r++) {
+        if (info.args[r].write || !is_tensor(r) || !stack[r].toTensor().storage().is_alias_of(written.storage())) continue;
+        const at::MemOverlapStatus overlap = at::get_overlap_status(written, stack[r].toTensor());
+        if (overlap == at::MemOverlapStatus::No || (overlap == at::MemOverlapStatus::Full && is_loop)) continue;
+        stack[r] = stack[r].toTensor().clone();
+      }
+      if (is_loop || written.is_contiguous() || !info.op.schema().arguments()[w].is_out()) continue;
+      stack[w] = written.contiguous();
+      moved.emplace_back(stack[w].toTensor(), written);
+    }
+    return moved;
+  }
+
   // A GPU's kernels take fewer types than the CPU's do: those they refuse are computed there.
   void call(const Node& node, torch::jit::Stack& stack) {
     const torch::jit::Stack given = device_.is_cpu() ? torch::jit::Stack() : stack;

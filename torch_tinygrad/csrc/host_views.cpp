@@ -10,7 +10,9 @@
 
 namespace tiny {
 
-at::Tensor host_view(const at::Tensor& tensor, const char* reason) {
+namespace {
+
+at::Tensor bytes_on_host(const at::Tensor& tensor, const char* reason) {
   if (!shares_host_memory() || tensor.numel() == 0) {
     DeviceLock lock;
     return on_host(tensor, reason);
@@ -25,6 +27,15 @@ at::Tensor host_view(const at::Tensor& tensor, const char* reason) {
   storage->contents = Contents::unknown();
   char* const begin = static_cast<char*>(buffer->host) + static_cast<size_t>(tensor.storage_offset()) * tensor.dtype().itemsize();
   return at::from_blob(begin, tensor.sizes(), tensor.strides(), [buffer](void*) {}, at::TensorOptions().dtype(tensor.scalar_type()));
+}
+
+}  // namespace
+
+at::Tensor host_view(const at::Tensor& tensor, const char* reason) {
+  at::Tensor view = bytes_on_host(tensor, reason);
+  view._set_conj(tensor.is_conj());
+  view._set_neg(tensor.is_neg());
+  return view;
 }
 
 }  // namespace tiny

@@ -146,13 +146,12 @@ def _times(z: Complex, factor) -> Complex:
     return z if factor == 1 else z * (as_complex(factor, z.dtype) if isinstance(factor, complex) else float(factor))
 
 
-def _plus_bias(result: Complex, bias: Complex, beta) -> Complex:
-    """`beta * bias + result`, where a beta of zero means that the bias is not looked at."""
-    if isinstance(beta, complex):
-        return result if beta == 0 else result + _times(bias.cast(result.dtype), beta)
-    if is_number(beta) and beta == 0:
-        return result
-    return result + bias.map(lambda part: scaled_real(part, beta, result.dtype))
+def _scaled(z: Complex, factor) -> Complex:
+    """`factor * z`, where a factor of zero means that the value is not looked at."""
+    if isinstance(factor, complex) and factor != 0:
+        return _times(z, factor)
+    factor = 0 if is_number(factor) and factor == 0 else factor
+    return z.map(lambda part: scaled_real(part, factor, z.dtype))
 
 
 def _column(z: Complex) -> Complex:
@@ -182,14 +181,14 @@ lowers_complex(aten.mv.default)(lambda a, b: matrix_vector(a, b))
 lowers_complex(aten.dot.default)(lambda a, b: inner(a, b))
 lowers_complex(aten.vdot.default)(lambda a, b: inner(a.conj(), b))
 
-for _overloads, _compute in {
-    (aten.addmm.default, aten.baddbmm.default): product,
-    (aten.addbmm.default,): batch_sum,
-    (aten.addmv.default,): matrix_vector,
-    (aten.addr.default,): outer,
+for _overloads, (_compute, _multiple) in {
+    (aten.addmm.default, aten.baddbmm.default): (product, _scaled),
+    (aten.addbmm.default,): (batch_sum, _scaled),
+    (aten.addmv.default,): (matrix_vector, _times),
+    (aten.addr.default,): (outer, _times),
 }.items():
 
     @lowers_complex(*_overloads, lifts=("beta", "alpha"))
-    def with_bias(bias, a, b, *, beta=1, alpha=1, meta, compute=_compute):
+    def with_bias(bias, a, b, *, beta=1, alpha=1, meta, compute=_compute, multiple=_multiple):
         bias, a, b = (as_complex(v, widen(meta[0].tiny)) for v in (bias, a, b))
-        return _plus_bias(_times(compute(a, b), alpha), bias, beta)
+        return multiple(compute(a, b), alpha) + _scaled(bias, beta)

@@ -67,6 +67,12 @@ def times(value: Tensor, factor) -> Tensor:
     return value if is_number(factor) and factor == 1 else value * cast(factor, value.dtype)
 
 
+def multiple(product: Tensor, alpha, dtype: DType) -> Tensor:
+    """`alpha * product` of factors of a type. BLAS does not look at them where alpha is zero; PyTorch's own loops for
+    half types do."""
+    return times(product, alpha) if dtype in HALVES else scaled(product, alpha, product.dtype)
+
+
 @lowers(aten.mm.default, aten.bmm.default)
 def matrix_product(a: Tensor, b: Tensor) -> Tensor:
     return product(a, b)
@@ -90,7 +96,7 @@ def vector_vector(a: Tensor, b: Tensor) -> Tensor:
 
 @lowers(aten.addmm.default, aten.baddbmm.default, lifts=("beta", "alpha"))
 def add_matrix_product(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
-    result = times(product(a, b), alpha)
+    result = multiple(product(a, b), alpha, a.dtype)
     return result + scaled(bias, beta, result.dtype)
 
 
@@ -99,12 +105,12 @@ def add_batch_sum(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Ten
     batch, rows, inner = a.shape
     columns = b.shape[2]
     long = product(a.transpose(0, 1).reshape(rows, batch * inner), b.reshape(batch * inner, columns))
-    return times(long, alpha) + scaled(bias, beta, long.dtype)
+    return multiple(long, alpha, a.dtype) + scaled(bias, beta, long.dtype)
 
 
 @lowers(aten.addmv.default, lifts=("beta", "alpha"))
 def add_matrix_vector(bias: Tensor, matrix: Tensor, vector: Tensor, *, beta=1, alpha=1) -> Tensor:
-    result = times(matrix_vector(matrix, vector), alpha)
+    result = multiple(matrix_vector(matrix, vector), alpha, matrix.dtype)
     return result + scaled(bias, beta, result.dtype)
 
 
