@@ -121,3 +121,17 @@ def test_scaled_sums(factors):
         return flat, batch, torch.addmm(unknown, a, b, beta=0, alpha=alpha)
 
     both(program, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.complex64))
+@pytest.mark.parametrize("alpha", (0, 0.0, 2))
+def test_a_product_times_zero_is_not_looked_at(dtype, alpha):
+    def program(device):
+        factor = torch.full((3, 3), float("nan"), dtype=dtype, device=device)
+        plain = torch.ones(3, 3, dtype=dtype, device=device)
+        yield torch.addmm(plain, factor, plain, alpha=alpha), torch.addmm(plain, factor, plain, alpha=alpha, beta=0)
+        yield torch.addbmm(plain, factor[None], plain[None], alpha=alpha)
+        if not dtype.is_complex:
+            yield torch.addmv(plain[0], factor, plain[0], alpha=alpha)
+
+    both(program)

@@ -66,3 +66,17 @@ def test_they_are_counted():
     before = dict(torch.tiny.stats()["fallbacks"])
     dense(DEVICE).to_sparse()
     assert torch.tiny.stats()["fallbacks"]["aten::_to_sparse"] == before.get("aten::_to_sparse", 0) + 1
+
+
+@pytest.mark.parametrize("layout", (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc))
+@pytest.mark.parametrize("dense", (lambda x: x.conj(), lambda x: x.mH, lambda x: x.conj().imag.to(x.dtype)))
+def test_conjugates_and_negatives_of_dense_tensors_are_multiplied_as_such(layout, dense):
+    values = torch.complex(data(4, 4).float(), data(4, 4, seed=1).float())
+
+    def product(device: str) -> torch.Tensor:
+        sparse = (
+            torch.complex(data(4, 4, seed=2).float(), data(4, 4, seed=3).float()).to_sparse(layout=layout).to(device)
+        )
+        return torch.mm(sparse, dense(values.to(device))).cpu()
+
+    torch.testing.assert_close(product(DEVICE), product("cpu"))

@@ -13,6 +13,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
 from . import angles
+from . import resample_bytes as bytewise
 from .matmul import accumulator
 from .registry import lowers
 from .taps import positions, take
@@ -232,7 +233,9 @@ def resample_backward(mode: Mode, grad: Tensor, axes: list[Axis]) -> Tensor:
     return grad
 
 
-def register(name: str, mode: Mode, rank: int, has_corners: bool) -> None:
+def register(name: str, kind: str, rank: int, has_corners: bool) -> None:
+    mode = MODES[kind]
+
     def split(arguments) -> tuple[bool | None, tuple]:
         corners = bool(arguments[0]) if has_corners else None
         scales = tuple(arguments[1:] if has_corners else arguments)
@@ -243,6 +246,8 @@ def register(name: str, mode: Mode, rank: int, has_corners: bool) -> None:
         if 0 in meta[0].shape:
             return Tensor.zeros(*meta[0].shape, dtype=x.dtype)
         corners, scales = split(arguments)
+        if x.dtype == dtypes.uint8 and kind in bytewise.WAYS:
+            return bytewise.resample(kind, x, axes_of(x.shape[2:], output_size, scales, corners, dtypes.float64))
         kept = accumulator(x.dtype) if dtypes.is_float(x.dtype) else dtypes.float32
         values = x if mode.first in (nearest_index, nearest_exact_index) else x.cast(kept)
         return resample(mode, values, axes_of(x.shape[2:], output_size, scales, corners, kept))
@@ -273,7 +278,7 @@ OPERATORS = [
 ]
 for _name, _mode, _rank, _has_corners in OPERATORS:
     if hasattr(aten, _name):  # Lanczos filters came with PyTorch 2.13
-        register(_name, MODES[_mode], _rank, _has_corners)
+        register(_name, _mode, _rank, _has_corners)
 
 
 @lowers(aten.pixel_shuffle.default)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.dtype import least_upper_dtype
+from tinygrad.dtype import DType, least_upper_dtype
 
 from . import elementary as e
 from .matmul import accumulator
@@ -33,7 +33,7 @@ def mean_share(grad: Tensor, count: int, reduction: int) -> Tensor:
 
 
 def bce(x: Tensor, y: Tensor) -> Tensor:
-    return (y - 1) * e.log(1 - x).maximum(-100) - y * e.log(x).maximum(-100)
+    return (y - 1) * e.log1p(-x).maximum(-100) - y * e.log(x).maximum(-100)
 
 
 def bce_slope(x: Tensor, y: Tensor) -> Tensor:
@@ -62,22 +62,12 @@ def huber_slope(x: Tensor, y: Tensor, delta: float) -> Tensor:
     return (difference < -delta).where(-delta, (difference > delta).where(delta, difference))
 
 
-def soft_margin(x: Tensor, y: Tensor) -> Tensor:
-    return e.log(1 + e.exp(-y * x))
-
-
-def soft_margin_slope(x: Tensor, y: Tensor) -> Tensor:
-    z = e.exp(-y * x)
-    return -y * z / (z + 1)
-
-
 # operator → loss of one element (none: written out above), its derivative, whether a parameter (beta, delta) follows
 # the reduction
 ELEMENTWISE: dict[str, tuple[Callable | None, Callable, bool]] = {
     "mse_loss": (None, lambda x, y: 2 * (x - y), False),
     "smooth_l1_loss": (smooth_l1, smooth_l1_slope, True),
     "huber_loss": (huber, huber_slope, True),
-    "soft_margin_loss": (soft_margin, soft_margin_slope, False),
 }
 
 
@@ -103,6 +93,25 @@ def register_elementwise(name: str, loss: Callable | None, slope: Callable) -> N
 
 for _name, (_loss, _slope, _) in ELEMENTWISE.items():
     register_elementwise(_name, _loss, _slope)
+
+
+def rounding(dtype: DType) -> Callable[[Tensor], Tensor]:
+    """What PyTorch's operators of several steps do to half types after each of them."""
+    return lambda value: wide(value.cast(dtype))
+
+
+@lowers(aten.soft_margin_loss.default)
+def soft_margin_loss(x: Tensor, y: Tensor, reduction: int = MEAN) -> Tensor:
+    rounded = rounding(x.dtype)
+    return reduced(rounded(e.log1p(rounded(e.exp(rounded(-wide(x) * wide(y)))))), reduction)
+
+
+@lowers(aten.soft_margin_loss_backward.default)
+def soft_margin_loss_backward(grad: Tensor, x: Tensor, y: Tensor, reduction: int) -> Tensor:
+    rounded = rounding(x.dtype)
+    share = -1.0 / x.numel() if reduction == MEAN and x.numel() else -1.0
+    z = rounded(e.exp(rounded(-wide(y) * wide(x))))
+    return rounded(rounded(rounded(wide(y) * z) * share) / rounded(z + 1)) * wide(grad)
 
 
 @lowers(aten.binary_cross_entropy.default)

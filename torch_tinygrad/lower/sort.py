@@ -11,6 +11,7 @@ from torch_tinygrad.kernels.counting import search
 from ..kernels.sorting import sort_keys, sort_order
 from ..kernels.updates import update
 from .gather import gather
+from .matmul import accumulator
 from .registry import Meta, lowers
 from .shape import positive
 
@@ -145,16 +146,23 @@ def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tenso
 
 
 @lowers(aten.histc.default)
-def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, meta) -> Tensor:
     if not x.numel():
         return zeros((bins,), x.dtype)
-    values = x.reshape(x.numel()).cast(dtypes.float32) if x.dtype != dtypes.float64 else x.reshape(x.numel())
-    low, high = Tensor.full((), min, dtype=values.dtype), Tensor.full((), max, dtype=values.dtype)
+    kept = accumulator(x.dtype)
+
+    def rounded(value: Tensor) -> Tensor:
+        """Half types are, at every step."""
+        return value.cast(x.dtype).cast(kept)
+
+    values = x.reshape(x.numel()).cast(kept)
+    low, high = (rounded(Tensor.full((), end, dtype=kept)) for end in (min, max))
     if min == max:
         low, high = values.min(), values.max()
         flat = low == high
-        low, high = flat.where(low - 1, low), flat.where(high + 1, high)
+        low, high = flat.where(rounded(low - 1), low), flat.where(rounded(high + 1), high)
     inside = (values >= low) & (values <= high)
-    at = ((values - low) * bins / (high - low)).cast(dtypes.int32).minimum(bins - 1)
+    many = torch.tensor(bins, dtype=meta[0].dtype).item()
+    at = rounded(rounded(rounded(values - low) * many) / rounded(high - low)).cast(dtypes.int32).minimum(bins - 1)
     counts = update(zeros((bins + 1,), dtypes.int32), 0, inside.where(at, bins), 1, "sum")
     return counts.shrink(((0, bins),)).cast(x.dtype)
