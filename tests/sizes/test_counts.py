@@ -141,15 +141,8 @@ def lu_with_pivots(n, device):
     ("run", "sizes", "most"),
     [
         (k_means, (300, 257, 411, 350), 12),
-        pytest.param(
-            suppressed,
-            (40, 31, 52, 45),
-            24,
-            marks=pytest.mark.xfail(run=False, reason="128 compiles: new relations each time"),
-        ),
-        pytest.param(
-            lu_with_pivots, (12, 17, 14, 20), 24, marks=pytest.mark.xfail(run=False, reason="not yet run to its end")
-        ),
+        (suppressed, (40, 31, 52, 45), 24),
+        (lu_with_pivots, (12, 17, 14, 20), 24),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )

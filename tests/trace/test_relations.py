@@ -3,10 +3,11 @@
 import pytest
 
 from torch_tinygrad.trace.integers import Kinds
-from torch_tinygrad.trace.relations import Unrelated, Variable, boxes, relate
+from torch_tinygrad.trace.ranges import boxes
+from torch_tinygrad.trace.relations import Unrelated, Variable, relate
 
 # One region of two dimensions: sizes, strides, offset; then the bytes of its storage, of floats.
-MATRIX = Kinds(frozenset({0, 1}), range(5, 5), {4: (2, 3)}, ((4, 5, 4),))
+MATRIX = Kinds(frozenset({0, 1}), range(5, 5), {4: (2, 3)}, {4: (2, 3)}, ((4, 5, 4),))
 
 
 def corner(n, k):
@@ -14,13 +15,11 @@ def corner(n, k):
     return [n - 1 - k, n - 1 - k, n, 1, (k + 1) * (n + 1), 4 * n * n]
 
 
-def ranges(members):
+def ranges(members, kinds=MATRIX):
     def integers(related, point):
         return [related.forms[p](point) if p in related.forms else v for p, v in enumerate(members[-1])]
 
-    relation = relate(members, MATRIX)
-    tried = boxes(relation, MATRIX.sizes, lambda related, point: MATRIX.fits(integers(related, point)))
-    return tried, integers
+    return boxes(relate(members, kinds), members[-1], kinds), integers
 
 
 def test_an_offset_that_falls_as_a_size_grows():
@@ -43,14 +42,38 @@ def test_a_part_and_the_whole_vary_together():
         assert all(low <= x <= high for x, (low, _, high) in zip(point, box, strict=True))
 
 
+# A row of a matrix beside the whole: size, stride, offset; sizes, strides, offset; bytes.
+ROW = Kinds(frozenset({0, 3, 4}), range(8, 8), {2: (1,), 7: (5, 6)}, {2: (1, 5, 6), 7: (1, 5, 6)}, ((2, 8, 4), (7, 8, 4)))
+
+
+def row(n, i):
+    """What a[i, 1:] is, of an n x 6 matrix."""
+    return [5, 1, 6 * i + 1, n, 6, 6, 1, 0, 24 * n]
+
+
+def test_an_offset_on_its_own_goes_as_far_as_the_memory():
+    tried, integers = ranges([row(40, 7), row(40, 30)], ROW)
+    related, box = tried[0]
+    assert related.variables == (Variable(2, 5, 1),) and (box[0][0], box[0][2]) == (0, 39)
+    assert all(integers(related, (i,)) == row(40, i) for i in range(40))
+
+
+def test_an_offset_in_a_memory_that_grows():
+    """Every row of every matrix is one that may come: the range is one of rows before it, and of rows from it on."""
+    tried, integers = ranges([row(40, 7), row(40, 30), row(31, 29)], ROW)
+    related, box = tried[0]
+    assert related.variables == (Variable(3, less=1), Variable(2, 5, 1)) and integers(related, (5, 2)) == row(7, 2)
+    assert [low for low, _, _ in box] == [1, 1] and all(high > 200 for _, _, high in box)
+
+
 def test_sizes_near_a_multiple_of_another():
-    kinds = Kinds(frozenset({0, 2}), range(6, 6), {}, ())
+    kinds = Kinds(frozenset({0, 2}), range(6, 6), {}, {}, ())
     relation = relate([[37, 1, 221, 1, 888], [52, 1, 311, 1, 1248]], kinds)
     assert relation.variables == (Variable(0),) and relation.forms[2]((100,)) == 599
 
 
 def test_three_sizes_on_their_own_and_no_more():
-    kinds = Kinds(frozenset(range(4)), range(6, 6), {}, ())
+    kinds = Kinds(frozenset(range(4)), range(6, 6), {}, {}, ())
     members = [[8, 41, 97, 8 * 41 * 4], [6, 58, 23, 6 * 58 * 4], [7, 30, 60, 7 * 30 * 4]]
     assert len(relate(members, kinds).variables) == 3
     with pytest.raises(Unrelated, match="more than 3"):

@@ -16,7 +16,7 @@ namespace {
 // Nodes of a trace that is compiled for many sizes, which takes several times as long; and how often one structure is
 // asked for, as new sizes lie outside of what is there or do not follow from each other as they did.
 constexpr size_t kMostNodes = 4096;
-constexpr uint32_t kMaxAsked = 4;
+constexpr uint32_t kMaxAsked = 8;
 
 // Flushes that a trace with a size that is said to vary waits for another one.
 constexpr uint32_t kPatience = 8;

@@ -16,7 +16,7 @@ namespace tiny {
 namespace {
 
 // Traces of a structure that are remembered, and bytes of all of them.
-constexpr size_t kMaxSeen = 4, kMaxBytes = size_t{16} << 20;
+constexpr size_t kMaxSeen = 8, kMaxBytes = size_t{16} << 20;
 // Programs of a structure, and structures with programs.
 constexpr size_t kMaxPrograms = 4, kMaxFamilies = 256;
 
@@ -121,6 +121,15 @@ std::string name_of(const Trace& trace, uint32_t position) {
   return repeats ? "the number of steps" : "an argument";
 }
 
+// A variable before another one is taken off, if it is a whole number.
+std::optional<int64_t> counted(const SizedProgram::Variable& variable, const std::vector<int64_t>& values) {
+  const int64_t value = values[variable.position];
+  if (variable.stride < 0) return value;
+  const int64_t stride = values[variable.stride];
+  if (stride < 1 || value % stride != variable.rest) return std::nullopt;
+  return value / stride;
+}
+
 void write(Writer& w, const Polynomial& p) { w.numbers(p.terms), w.number(p.divisor); }
 
 Polynomial read_polynomial(Reader& r) {
@@ -192,13 +201,21 @@ int64_t Polynomial::at(const std::vector<int64_t>& variables) const {
   return divisor == 1 ? sum : sum / divisor;
 }
 
-std::optional<std::vector<int64_t>> SizedProgram::match(const std::vector<int64_t>& values) const {
-  if (values.size() != constants.size()) return std::nullopt;
+std::vector<int64_t> SizedProgram::variables_of(const std::vector<int64_t>& values) const {
   std::vector<int64_t> found;
   for (const Variable& variable : variables) {
-    found.push_back(values[variable.position] - (variable.less < 0 ? 0 : values[variable.less]));
-    if (found.back() < variable.low || found.back() > variable.high) return std::nullopt;
+    const std::optional<int64_t> whole = counted(variable, values);
+    const std::optional<int64_t> part = variable.less < 0 ? 0 : counted(variables[variable.less], values);
+    if (!whole || !part || *whole - *part < variable.low || *whole - *part > variable.high) break;
+    found.push_back(*whole - *part);
   }
+  return found;
+}
+
+std::optional<std::vector<int64_t>> SizedProgram::match(const std::vector<int64_t>& values) const {
+  if (values.size() != constants.size()) return std::nullopt;
+  const std::vector<int64_t> found = variables_of(values);
+  if (found.size() < variables.size()) return std::nullopt;
   auto form = integers.begin();
   auto any = free.begin();
   for (uint32_t i = 0; i < values.size(); i++) {
@@ -252,18 +269,20 @@ std::string SizedProgram::describe(const Trace& trace) const {
   std::ostringstream text;
   for (const Variable& variable : variables) {
     text << (text.tellp() > 0 ? "; " : "") << name_of(trace, variable.position);
-    if (variable.less >= 0) text << " less " << name_of(trace, variable.less);
+    if (variable.stride >= 0) text << ", in " << name_of(trace, variable.stride) << ',';
+    if (variable.less >= 0) text << " less " << name_of(trace, variables[variable.less].position);
     text << " is anything from " << variable.low << " to " << variable.high;
   }
   return text.str();
 }
 
 std::string SizedProgram::why_not(const Trace& trace, const std::vector<int64_t>& values) const {
-  std::vector<int64_t> found;
-  for (const Variable& variable : variables) {
-    found.push_back(values[variable.position] - (variable.less < 0 ? 0 : values[variable.less]));
-    if (found.back() < variable.low || found.back() > variable.high)
-      return c10::str(name_of(trace, variable.position), " is ", found.back(), ", not from ", variable.low, " to ", variable.high);
+  const std::vector<int64_t> found = variables_of(values);
+  if (found.size() < variables.size()) {
+    const Variable& variable = variables[found.size()];
+    const std::string whole = name_of(trace, variable.position);
+    if (variable.stride >= 0 || variable.less >= 0) return c10::str(whole, " is ", values[variable.position], ", which is out of range");
+    return c10::str(whole, " is ", values[variable.position], ", not from ", variable.low, " to ", variable.high);
   }
   std::vector<int64_t> expected = constants;
   for (const Form& form : integers) expected[form.position] = form.value.at(found);

@@ -42,10 +42,11 @@ struct Polynomial {
 
 class SizedProgram {
  public:
+  // The integer at a position; with `stride`, how many of the integer there it is, and `rest` more; with `less`, how much
+  // greater that is than another variable. -1 for none.
   struct Variable {
-    uint32_t position;  // of the integer that is this variable
-    int32_t less;       // of one that it is greater than by this variable; -1 for none
-    int64_t low, high;
+    int32_t position, stride, less;
+    int64_t rest, low, high;
   };
   struct Form {
     uint32_t position;
@@ -82,6 +83,10 @@ class SizedProgram {
 
   std::optional<std::string> to_bytes() const;
   static std::shared_ptr<SizedProgram> read_from(std::string_view bytes);  // none where they are damaged
+
+ private:
+  // The values of the variables; fewer where one has none, or one outside of its range.
+  std::vector<int64_t> variables_of(const std::vector<int64_t>& values) const;
 };
 
 // Whether there are such programs: TORCH_TINY_SIZES, unless it was set otherwise.

@@ -32,7 +32,8 @@ from torch_tinygrad.trace.geometry import reachable
 from torch_tinygrad.trace.integers import counts, integers, kinds, with_integers
 from torch_tinygrad.trace.nodes import Trace
 from torch_tinygrad.trace.polynomials import Polynomial, constant, through
-from torch_tinygrad.trace.relations import Box, Relation, Unrelated, boxes, corners, relate
+from torch_tinygrad.trace.ranges import Box, boxes, corners
+from torch_tinygrad.trace.relations import Relation, Unrelated, relate
 from torch_tinygrad.trace.repeats import Repeats, cut_short, of_length, runs
 from torch_tinygrad.values.graph import NodeError
 
@@ -86,7 +87,7 @@ def compile_sizes(trace: Trace, seen: list[list[int]], varying: list[int], devic
         raise NotVariable("the trace's integers are listed in another order than the recorder's")
     try:
         relation = relate(seen, where)
-        tried = boxes(relation, where.sizes, lambda related, point: where.fits(_values_at(point, related, own)))
+        tried = boxes(relation, own, where)
     except Unrelated as error:
         raise NotVariable(str(error)) from None
     changing = {p - where.numbers.start for p in (*relation.forms, *relation.loose) if p in where.numbers}
@@ -184,7 +185,7 @@ def _compiled(
         own,
         sorted(free),
         [
-            (v.position, -1 if v.less is None else v.less, low, high)
+            (v.position, -1 if v.stride is None else v.stride, -1 if v.less is None else v.less, v.rest, low, high)
             for v, (low, _, high) in zip(relation.variables, box, strict=True)
         ],
         [(p, _plain(form)) for p, form in sorted(relation.forms.items()) if p not in free],

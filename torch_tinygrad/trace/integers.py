@@ -7,7 +7,7 @@ A recorded node is (operator, arguments, fresh results, changed arguments), as c
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
@@ -23,16 +23,8 @@ class Kinds:
     sizes: frozenset[int]  # of regions
     numbers: range
     offsets: dict[int, tuple[int, ...]]  # of regions, each with the positions of its strides
+    neighbours: dict[int, tuple[int, ...]]  # of each offset, the strides of all regions in its storage
     bounds: tuple[tuple[int, int, int], ...]  # of each region: of its offset, of its storage's bytes, and its item size
-
-    def fits(self, values: Sequence[int]) -> bool:
-        """Whether all regions lie in their storages."""
-        for offset, nbytes, itemsize in self.bounds:
-            strides = self.offsets[offset]
-            last = values[offset] + sum((values[p - len(strides)] - 1) * values[p] for p in strides)
-            if values[offset] < 0 or (last + 1) * itemsize > values[nbytes]:
-                return False
-        return True
 
 
 def _each(argument: Any, visit: Callable[[Any], Any]) -> Any:
@@ -111,7 +103,11 @@ def kinds(trace: Trace, numbers: int) -> Kinds:
         for offset, region in zip(offsets, regions, strict=True)
         if region.numel
     )
-    return Kinds(frozenset(sizes), range(position, position + numbers), offsets, bounds)
+    by_storage: dict[int, list[int]] = {}
+    for region, strides in zip(regions, offsets.values(), strict=True):
+        by_storage.setdefault(region.storage, []).extend(strides)
+    neighbours = {offset: tuple(by_storage[region.storage]) for offset, region in zip(offsets, regions, strict=True)}
+    return Kinds(frozenset(sizes), range(position, position + numbers), offsets, neighbours, bounds)
 
 
 def with_integers(trace: Trace, values: list[int], numbers: int) -> Trace:

@@ -5,24 +5,18 @@ trace is compared before a program for many sizes is run (csrc/sizes.cpp)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import gcd
+from itertools import combinations_with_replacement, product
 
 from .integers import Kinds
-from .polynomials import Polynomial, candidates, constant, plus, times, with_sum
+from .polynomials import Polynomial, candidates, constant, plus, times
 
 MAX_VARIABLES = 3
-# The least size that is tried, where smaller ones were not seen: code for two or three of something is special.
-LEAST = 5
-# The least that choices are made at: loops of less are unrolled.
-USUAL = 37
 # What a size may have more or less than a multiple of another.
 NEAR = 16
 
 Column = tuple[int, ...]
-Box = list[tuple[int, int, int]]
 
 
 class Unrelated(Exception):
@@ -31,9 +25,12 @@ class Unrelated(Exception):
 
 @dataclass(frozen=True)
 class Variable:
-    """An integer, by its position; or, with `less`, how much greater it is than another."""
+    """An integer, by its position. With `stride`, the position of another: how many of those it is, and `rest` more.
+    With `less`, how much greater it is than that variable."""
 
     position: int
+    stride: int | None = None
+    rest: int = 0
     less: int | None = None
 
 
@@ -81,19 +78,17 @@ class _Relating:
         for position, column in enumerate(zip(*members, strict=True)):
             if len(set(column)) > 1:
                 self.columns.setdefault(column, []).append(position)
-        self.variables: list[int] = []
+        self.variables: list[Variable] = []
         self.points: list[list[int]] = [[] for _ in members]
         self.found: dict[Column, Polynomial] = {}
         self.loose: set[int] = set()
 
     def relate(self) -> Relation:
-        offsets = self.where.offsets
         for column in sorted(self.columns, key=self._order):
             form = None
             if self.variables:
-                positions = self.columns[column]
-                form = next((f for p in positions if p in offsets and (f := self._by_digits(p)) is not None), None)
-                form = form or next((f for f in candidates(self.points, column, 2) if _is_likely(f)), None)
+                form = self._as_offset(column) or self._likely(column, 1) or self._as_product(column)
+                form = form or self._likely(column, 2)
             if form is None and all(p in self.where.numbers for p in self.columns[column]):
                 self.loose.update(self.columns[column])
                 continue
@@ -101,8 +96,7 @@ class _Relating:
         if not self.variables:
             raise Unrelated("no size varies")
         forms = {position: form for column, form in self.found.items() for position in self.columns[column]}
-        variables = tuple(map(Variable, self.variables))
-        return Relation(variables, tuple(map(tuple, self.points)), forms, frozenset(self.loose))
+        return Relation(tuple(self.variables), tuple(map(tuple, self.points)), forms, frozenset(self.loose))
 
     def _order(self, column: Column) -> tuple[bool, bool, int, int]:
         first = self.columns[column][0]
@@ -111,25 +105,63 @@ class _Relating:
     def _new_variable(self, column: Column) -> Polynomial:
         if len(self.variables) == MAX_VARIABLES:
             raise Unrelated(f"more than {MAX_VARIABLES} sizes vary on their own")
-        if min(column) < 2:
+        position = next((p for p in self.columns[column] if p in self.where.offsets), self.columns[column][0])
+        is_offset = position in self.where.offsets
+        if min(column) < (1 if is_offset else 2):
             raise Unrelated("a size or an offset that varies is 0 or 1")
-        self.variables.append(self.columns[column][0])
-        for point, value in zip(self.points, column, strict=True):
-            point.append(value)
+        stride, rest = self._row(position) if is_offset else (None, 0)
+        steps = [1 if stride is None else m[stride] for m in self.members]
+        self.variables.append(Variable(position, stride, rest))
+        for point, value, step in zip(self.points, column, steps, strict=True):
+            point.append(value // step)
         self.found = {c: _widened(f) for c, f in self.found.items()}  # so far they have one variable less
-        return Polynomial(((1, (0,) * (len(self.variables) - 1) + (1,)),))
+        own = Polynomial(((1, (0,) * (len(self.variables) - 1) + (1,)),))
+        form = None if stride is None else self._form_at(stride)
+        return own if form is None else plus(times(own, form), constant(rest, len(self.variables)))
+
+    def _row(self, position: int) -> tuple[int | None, int]:
+        """Of an offset, the position of a stride that it has a whole number of, and what it has more."""
+        for stride in self._strides(self.where.neighbours[position]):
+            steps = [m[stride] for m in self.members]
+            rests = {m[position] % s for m, s in zip(self.members, steps, strict=True)} if min(steps) > 1 else set()
+            if len(rests) == 1 and self._form_at(stride) is not None:
+                return stride, rests.pop()
+        return None, 0
+
+    def _strides(self, positions: Sequence[int]) -> list[int]:
+        """Those that differ, the greatest first."""
+        by_column = {tuple(m[p] for m in self.members): p for p in positions}
+        return sorted(by_column.values(), key=lambda s: -self.members[-1][s])
+
+    def _likely(self, column: Column, terms: int) -> Polynomial | None:
+        return next((f for f in candidates(self.points, column, terms) if _is_likely(f)), None)
+
+    def _as_product(self, column: Column) -> Polynomial | None:
+        """So many times a product of two sizes: what a matrix has of elements, or of bytes."""
+        sizes = [c for c in self.found if self.columns[c][0] in self.where.sizes]
+        for a, b in combinations_with_replacement(sizes, 2):
+            elements = [x * y for x, y in zip(a, b, strict=True)]
+            factor = column[0] // elements[0]
+            if factor > 0 and all(factor * e == c for e, c in zip(elements, column, strict=True)):
+                return times(constant(factor, len(self.variables)), times(self.found[a], self.found[b]))
+        return None
 
     def _form_at(self, position: int) -> Polynomial | None:
         """Of an integer that was looked at already, or does not vary."""
         column = tuple(m[position] for m in self.members)
         return constant(column[0], len(self.variables)) if len(set(column)) == 1 else self.found.get(column)
 
-    def _by_digits(self, position: int) -> Polynomial | None:
-        """An offset as so many rows, and so many elements: sums of variables each."""
+    def _as_offset(self, column: Column) -> Polynomial | None:
+        """So many rows and so many elements of its region, or of another one in the same memory."""
+        offsets = [p for p in self.columns[column] if p in self.where.offsets]
+        ways = ((p, strides[p]) for p in offsets for strides in (self.where.offsets, self.where.neighbours))
+        return next((f for p, strides in ways if (f := self._by_digits(p, strides)) is not None), None)
+
+    def _by_digits(self, position: int, strides: Sequence[int]) -> Polynomial | None:
+        """An offset as so many of each stride: sums of variables each."""
         rest = [m[position] for m in self.members]
         total = Polynomial(())
-        strides = self.where.offsets[position]
-        for stride in sorted(strides, key=lambda s: -self.members[-1][s]):
+        for stride in self._strides(strides):
             form = self._form_at(stride)
             steps = [m[stride] for m in self.members]
             if form is None or min(steps) < 1:
@@ -150,85 +182,3 @@ def relate(members: Sequence[Sequence[int]], where: Kinds) -> Relation:
 
 def _widened(form: Polynomial) -> Polynomial:
     return Polynomial(tuple((factor, (*powers, 0)) for factor, powers in form.terms), form.divisor)
-
-
-def _by_difference(relation: Relation) -> Relation | None:
-    """The same with the least variable, and how much greater another is, in the place of that other: of a part and the
-    whole every such pair is a size that may come."""
-    for whole, part in product(range(len(relation.variables)), repeat=2):
-        variables, seen = [*relation.variables], relation.seen
-        if whole != part and all(v.less is None for v in variables) and all(s[whole] > s[part] for s in seen):
-            variables[whole] = Variable(variables[whole].position, variables[part].position)
-            points = tuple((*s[:whole], s[whole] - s[part], *s[whole + 1 :]) for s in seen)
-            forms = {p: with_sum(form, whole, part) for p, form in relation.forms.items()}
-            return Relation(tuple(variables), points, forms, relation.loose)
-    return None
-
-
-def _is_prime(n: int) -> bool:
-    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
-
-
-def prime_from(n: int, step: int) -> int:
-    """The nearest prime, upwards or downwards."""
-    while not _is_prime(n):
-        n += step
-        if n < 2:
-            return 2
-    return n
-
-
-def corners(box: Box) -> list[tuple[int, ...]]:
-    return list(product(*((low, high) for low, _, high in box)))
-
-
-def boxes(
-    relation: Relation, sizes: frozenset[int], fits: Callable[[Relation, tuple[int, ...]], bool]
-) -> list[tuple[Relation, Box]]:
-    """Ranges of the variables to try a program for, the widest first: for each variable a least, a usual and a greatest
-    value. Their differences have no common divisor: a number that divides a n + b at all three divides a and b, so that
-    nothing divides by chance. Sizes that are 2 or more stay so, and `fits` holds at all corners."""
-    tried: list[tuple[Relation, Box]] = []
-    for related in filter(None, (relation, _by_difference(relation))):
-        follow = [form for p, form in related.forms.items() if p in sizes]
-        each = list(zip(*related.seen, strict=True))
-        for wide in (8, 2, 1):
-            ranges = [_ranges(v, wide, len(each) == 1) for v in each]
-            for box in map(list, product(*ranges)):
-                points = corners(box)
-                if any(form(p) < 2 for form in follow for p in points) or not all(fits(related, p) for p in points):
-                    continue
-                if (related, box) not in tried:
-                    tried.append((related, box))
-                break
-        if tried:
-            return tried
-    raise Unrelated("what was seen does not say which sizes may come")
-
-
-def _ranges(values: Sequence[int], wide: int, is_alone: bool) -> list[tuple[int, int, int]]:
-    """Ranges around values that were seen, the widest first; then such as end before the widest does, or with what was
-    seen. Few of them where other variables have as many."""
-    usual = prime_from(max(*values, USUAL), 1)
-    ends = [max(min(values) // wide, min(LEAST, *values), 2), max(min(values), 2)]
-    least = [prime_from(low, -1) for low in ends]
-    least = [low if low < usual else prime_from(usual - 1, -1) for low in least]
-    open_ended = [(low, usual, _high(max(values) * wide, low, usual)) for low in least]
-    most = max(values)
-    steps = range(1, 40) if is_alone else range(0)
-    highs = [*(high for i in steps if (high := int(most * wide * 0.9**i)) > most), most]
-    inside = [[(low, u, high) for high in highs if (u := _between(low, high))] for low in ends]
-    (wider, narrower), (closed, closest) = open_ended, inside
-    return [wider, *closed, narrower, *closest]
-
-
-def _between(low: int, high: int) -> int:
-    """A usual value that ends of a range leave room for; 0 for none."""
-    return next((u for u in range(high - 1, low, -1) if gcd(high - u, u - low) == 1), 0)
-
-
-def _high(most: int, low: int, usual: int) -> int:
-    high = max(most, usual) + 1
-    while gcd(high - usual, usual - low) != 1:
-        high += 1
-    return high

@@ -1,0 +1,161 @@
+"""Ranges of the variables of a family of traces that a program is made for.
+
+A range is a least, a usual and a greatest value of a variable; a box has one for each. Every trace in a box must be one
+that can come: its sizes are 2 or more, its regions lie in their storages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd
+
+from .integers import Kinds
+from .polynomials import Polynomial, constant, plus, times, with_sum
+from .relations import Relation, Unrelated
+
+# The least size that is tried, where smaller ones were not seen: code for two or three of something is special.
+LEAST = 5
+# The least that choices are made at: loops of less are unrolled.
+USUAL = 37
+# How many times as far as what was looked for a range may go, where it is memory that ends it.
+MOST = 8
+# More places than any memory has.
+UNBOUNDED = 1 << 40
+
+Box = list[tuple[int, int, int]]
+Ends = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What holds of the integers of every trace: each form is at least so much."""
+
+    least: dict[Polynomial, int]
+
+    @staticmethod
+    def of(relation: Relation, own: Sequence[int], where: Kinds) -> Bounds:
+        n = len(relation.variables)
+        forms = relation.forms
+        least = {forms[p]: 2 for p in where.sizes if p in forms}
+        least |= {forms[p]: 1 for p in where.offsets if p in forms and forms[p] not in least}
+        known: dict[tuple, None] = {}
+        for offset, nbytes, itemsize in where.bounds:
+            strides = where.offsets[offset]
+            positions = (nbytes, offset, *strides, *(p - len(strides) for p in strides))
+            if any(p in forms for p in positions):
+                known[itemsize, tuple(forms.get(p) or constant(own[p], n) for p in positions)] = None
+        minus_one = constant(-1, n)
+        for itemsize, (nbytes_form, end, *rest) in known:
+            for stride, size in zip(rest[: len(rest) // 2], rest[len(rest) // 2 :], strict=True):
+                end = plus(end, times(plus(size, minus_one), stride))
+            room = plus(nbytes_form, times(constant(-itemsize, n), plus(end, constant(1, n))))
+            least[room] = 0
+        return Bounds(least)
+
+    def hold(self, ends: Ends) -> bool:
+        return all(form(point) >= low for point in product(*ends) for form, low in self.least.items())
+
+
+def _by_difference(relation: Relation) -> Iterator[Relation]:
+    """The same with how much greater a variable is than another in the place of that variable: of a part and the whole
+    every such pair is one that may come."""
+    for whole, part in product(range(len(relation.variables)), repeat=2):
+        variables, seen = [*relation.variables], relation.seen
+        if whole != part and all(s[whole] > s[part] for s in seen):
+            variables[whole] = replace(variables[whole], less=part)
+            points = tuple((*s[:whole], s[whole] - s[part], *s[whole + 1 :]) for s in seen)
+            forms = {p: with_sum(form, whole, part) for p, form in relation.forms.items()}
+            yield Relation(tuple(variables), points, forms, relation.loose)
+
+
+def corners(box: Box) -> list[tuple[int, ...]]:
+    return list(product(*((low, high) for low, _, high in box)))
+
+
+def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Relation, Box]]:
+    """Boxes to try a program for, the widest first. Differences of a range have no common divisor: a number that divides
+    a n + b at all three divides a and b, so that nothing divides by chance."""
+    variants = [(r, Bounds.of(r, own, where)) for r in (relation, *_by_difference(relation))]
+    tried: list[tuple[Relation, Box]] = []
+    for wide in (8, 2, 1):
+        found = [(ends, r) for r, bounds in variants if (ends := _ends(r, bounds, where.sizes, wide)) is not None]
+        if not found:
+            continue
+        (ends, is_open, _), related = max(found, key=lambda f: f[0][2])  # of equals the first
+        seen = zip(*related.seen, strict=True)
+        box = [_range(*end, free, each) for end, free, each in zip(ends, is_open, seen, strict=True)]
+        if None not in box and (related, box) not in tried:
+            tried.append((related, [r for r in box if r is not None]))
+    if not tried:
+        raise Unrelated("what was seen does not say which sizes may come")
+    return tried
+
+
+def _ends(relation: Relation, bounds: Bounds, sizes: frozenset[int], wide: int) -> tuple[Ends, list[bool], int] | None:
+    """The ends of what was seen, moved as far as all traces between them can come; which of the upper ones nothing
+    stops, and how many ends there are in all that nothing stops."""
+    ends = [(min(values), max(values)) for values in zip(*relation.seen, strict=True)]
+    if not bounds.hold(ends):
+        return None
+    free = 0
+    is_open = []
+    for side, (v, variable) in product((0, 1), enumerate(relation.variables)):
+        is_size = variable.position in sizes and variable.less is None
+
+        def moved(end: int, v: int = v, side: int = side) -> Ends:
+            low, high = ends[v]
+            return [*ends[:v], (low, end) if side else (end, high), *ends[v + 1 :]]
+
+        here = ends[v][side]
+        wanted = here * wide if side else _low(here, wide, is_size)
+        farthest = _farthest(here, UNBOUNDED if side else wanted, lambda end: bounds.hold(moved(end)))
+        is_free = farthest == wanted or farthest > (MOST * wanted if is_size else UNBOUNDED - 1)
+        free += is_free and (side == 1 or is_size)  # others begin at 0 or soon after
+        ends = moved(wanted if is_free else farthest)
+        is_open += [is_free] * side
+    return ends, is_open, free
+
+
+def _low(least: int, wide: int, is_size: bool) -> int:
+    if is_size:
+        return min(least, prime_from(max(least // wide, min(LEAST, least), 2), -1))
+    return least // wide if wide < 8 else 0
+
+
+def _farthest(here: int, wanted: int, holds: Callable[[int], bool]) -> int:
+    """The end nearest to what is wanted that holds; `here` does."""
+    if holds(wanted):
+        return wanted
+    while abs(wanted - here) > 1:
+        middle = (here + wanted) // 2
+        here, wanted = (middle, wanted) if holds(middle) else (here, middle)
+    return here
+
+
+def _range(low: int, high: int, is_open: bool, values: Sequence[int]) -> tuple[int, int, int] | None:
+    """With a usual value between, a prime if there is one: what a kernel is cut by is then no divisor by chance. Where
+    nothing stops it, a range may as well end a little earlier or later."""
+    usual = prime_from(max(*values, USUAL), 1)
+    if is_open:
+        high = max(high, usual) + 1
+        while gcd(high - usual, usual - low) != 1:
+            high += 1
+        return low, usual, high
+    usual = min(usual, high - 1)
+    near = range(max(low + 1, usual - 100), min(high, usual + 100))
+    order = sorted(near, key=lambda u: (not _is_prime(u), u & (u - 1) == 0, u < usual, abs(u - usual)))
+    return next(((low, u, high) for u in order if gcd(high - u, u - low) == 1), None)
+
+
+def _is_prime(n: int) -> bool:
+    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
+
+
+def prime_from(n: int, step: int) -> int:
+    """The nearest prime, upwards or downwards."""
+    while not _is_prime(n):
+        n += step
+        if n < 2:
+            return 2
+    return n
