@@ -141,7 +141,7 @@ def lu_with_pivots(n, device):
     ("run", "sizes", "most"),
     [
         (k_means, (300, 257, 411, 350), 12),
-        (suppressed, (40, 31, 52, 45), 24),
+        (suppressed, (40, 31, 52, 45, 38), 24),
         (lu_with_pivots, (12, 17, 14, 20), 24),
     ],
     ids=lambda x: getattr(x, "__name__", None),

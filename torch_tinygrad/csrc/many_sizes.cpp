@@ -30,7 +30,8 @@ Hash sized_name(Hash structure, uint64_t number) {
   return structure;
 }
 
-void note_not_variable(const std::string& reason) {
+void note_not_variable(SizeFamily& sizes, const std::string& reason) {
+  forget_sizes_without_program(sizes);
   stats().not_variable[reason.substr(0, reason.find('\n'))]++;
   if (debug_level() >= 1) std::fprintf(stderr, "tiny: no one program for these sizes: %s\n", reason.c_str());
 }
@@ -53,7 +54,7 @@ void take_up(SizeFamily& sizes, const Hash& structure, const Trace& trace, Way& 
   if (!reply) return;
   sizes.request.reset();
   auto program = reply->failure.empty() ? SizedProgram::read_from(reply->program) : nullptr;
-  if (program == nullptr) return note_not_variable(reply->failure.empty() ? "its bytes are damaged" : reply->failure);
+  if (program == nullptr) return note_not_variable(sizes, reply->failure.empty() ? "its bytes are damaged" : reply->failure);
   add_sized(sizes, std::move(program), structure, trace);
   way = Way::Compile;
 }
@@ -99,7 +100,7 @@ Entry* find_of_many_sizes(Family& family, const Trace& trace, Mode mode, const I
   } catch (const CompileFailed& failure) {
     if (failure.interrupt) throw;
     forget_python_error();
-    note_not_variable(failure.message);
+    note_not_variable(sizes, failure.message);
     return nullptr;
   }
   Entry* entry = resized(family, sizes, Integers::of(trace), inputs);

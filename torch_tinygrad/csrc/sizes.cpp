@@ -400,6 +400,18 @@ bool note_sizes(SizeFamily& family, Integers integers) {
   return is_another;
 }
 
+void forget_sizes_without_program(SizeFamily& family) {
+  seen_bytes -= std::min(seen_bytes, bytes_of(family));
+  auto forget = [&](size_t i) {
+    family.seen.erase(family.seen.begin() + static_cast<ptrdiff_t>(i));
+    family.seen_sizes.erase(family.seen_sizes.begin() + static_cast<ptrdiff_t>(i));
+  };
+  if (family.programs.empty() && !family.seen.empty()) forget(0);
+  for (size_t i = family.programs.empty() ? 0 : family.seen.size(); i > 0; i--)
+    if (!family.programs.back()->match(family.seen[i - 1])) forget(i - 1);
+  seen_bytes += bytes_of(family);
+}
+
 void add_program_for(SizeFamily& family, std::shared_ptr<SizedProgram> program) {
   if (family.programs.size() == kMaxPrograms) family.programs.erase(family.programs.begin());
   family.programs.push_back(std::move(program));

@@ -110,6 +110,8 @@ struct SizeFamily {
 SizeFamily& size_family_of(const Hash& structure);
 // Whether there are others among those seen before.
 bool note_sizes(SizeFamily& family, Integers integers);
+// Those that no program was made for are not asked for again: beside others they may be what stood against it.
+void forget_sizes_without_program(SizeFamily& family);
 void add_program_for(SizeFamily& family, std::shared_ptr<SizedProgram> program);
 void clear_size_families();
 
