@@ -39,7 +39,7 @@ SELECTION = {
     "device/test_own_memory": "",
     "aliasing/test_findings": "unneeded or not_zero",
     "engine/test_early_reads": "",
-    "pytorch/test_streams": "not accelerator",  # how much memory they have is not known
+    "pytorch/test_streams": "",
     "pytorch/test_memory": "",
 }
 # tinygrad's emulator takes a minute for what others do in a second.

@@ -6,6 +6,7 @@ Most of it tinygrad knows (its renderer); what it does not say stands in `SPECIA
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ class Target:
     most_buffers: int = 24  # that a kernel may have (Metal binds 31)
     most_threads: int = 256  # in a group
     most_bytes: int = 1 << 62  # of a buffer
+    memory: int = 0  # bytes of it, where its driver tells
     lacks: frozenset[DType] = frozenset()
 
     @property
@@ -46,6 +48,11 @@ class Target:
 
     def has_tensor_core(self, dtype: DType) -> bool:
         return any(core.dtype_in == dtype and core.dtype_out == dtypes.float32 for core in self.renderer.tensor_cores)
+
+
+def _of_host() -> int:
+    """Bytes of memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _opencl(device: Any) -> dict[str, Any]:
@@ -63,6 +70,7 @@ def _opencl(device: Any) -> dict[str, Any]:
         "compiles_late": True,
         "reads_late": True,
         "most_bytes": ask(cl.CL_DEVICE_MAX_MEM_ALLOC_SIZE),
+        "memory": ask(cl.CL_DEVICE_GLOBAL_MEM_SIZE),
         # A parameter of a kernel is a pointer.
         "most_buffers": min(24, ask(cl.CL_DEVICE_MAX_PARAMETER_SIZE) // 8),
     }
@@ -78,13 +86,29 @@ def _webgpu(device: Any) -> dict[str, Any]:
         "regroups": True,
         "most_bytes": min(found.limits.maxStorageBufferBindingSize, found.limits.maxBufferSize),
         "most_buffers": min(DEVICE_MAX_BUFS["WEBGPU"], found.limits.maxStorageBuffersPerShaderStage),
+        "memory": _webgpu_memory(device),
     }
 
 
+def _webgpu_memory(device: Any) -> int:
+    """Of the heaps that are the device's own, where the adapter lists them: Dawn's extension of WebGPU."""
+    import ctypes
+
+    from tinygrad.runtime.autogen import webgpu
+
+    kind = webgpu.WGPUChainedStructOut(sType=webgpu.WGPUSType_AdapterPropertiesMemoryHeaps)
+    heaps = webgpu.WGPUAdapterPropertiesMemoryHeaps(chain=kind)
+    chained = ctypes.cast(ctypes.pointer(heaps), ctypes.POINTER(webgpu.WGPUChainedStructOut))
+    webgpu.wgpuDeviceGetAdapterInfo(device.device_res, webgpu.WGPUAdapterInfo(nextInChain=chained))
+    listed = heaps.heapInfo[: heaps.heapCount]
+    return sum(heap.size for heap in listed if heap.properties & webgpu.WGPUHeapProperty_DeviceLocal)
+
+
 SPECIAL = {
-    "CPU": lambda device: {"shares_host_memory": is_host(), "library": library()},
+    "CPU": lambda device: {"shares_host_memory": is_host(), "library": library(), "memory": _of_host()},
     "CL": _opencl,
     "CUDA": lambda device: {"driver": "CUDA", "library": library()},
+    "PYTHON": lambda device: {"memory": _of_host()},
     "WEBGPU": _webgpu,
 }
 

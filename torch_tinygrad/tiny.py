@@ -252,14 +252,17 @@ def get_device_name(device: Device = None) -> str:
 @dataclass(frozen=True)
 class DeviceProperties:
     name: str
-    total_memory: int
+    total_memory: int  # 0 where the driver does not tell
     multi_processor_count: int
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
     index = index_of(device)
-    processors = (os.cpu_count() or 1) if is_host() else 1
-    return DeviceProperties(get_device_name(index), mem_get_info(index)[1], processors)
+    if is_host():
+        return DeviceProperties(get_device_name(index), mem_get_info(index)[1], os.cpu_count() or 1)
+    from .engine.devices import total_memory
+
+    return DeviceProperties(get_device_name(index), total_memory(index), 1)
 
 
 def get_device_capability(device: Device = None) -> dict[str, Any]:

@@ -74,10 +74,23 @@ def synchronize(index: int) -> None:
 
 
 def memory_info(index: int) -> tuple[int, int]:
-    """Bytes that are free and all there are, where the driver tells."""
+    """Bytes that are free and all there are, where the driver tells. OpenCL and WebGPU tell the second alone: free is
+    then what no tensor of this process has."""
     device = device_name(index)
-    if target(device).driver != "CUDA":
-        raise NotImplementedError(f"tiny: how much memory {device} has is not known: tinygrad does not ask its driver")
+    if target(device).driver == "CUDA":
+        return _cuda_memory_info(device)
+    if not (total := target(device).memory):
+        raise NotImplementedError(f"tiny: how much memory {device} has is not known: its driver does not tell")
+    return max(total - torch.accelerator.memory_allocated(index), 0), total
+
+
+def total_memory(index: int) -> int:
+    """Bytes; 0 where the driver does not tell."""
+    device = device_name(index)
+    return _cuda_memory_info(device)[1] if target(device).driver == "CUDA" else target(device).memory
+
+
+def _cuda_memory_info(device: str) -> tuple[int, int]:
     import ctypes
 
     from tinygrad.runtime.ops_cuda import check
