@@ -27,9 +27,9 @@ class Target:
     has_views: bool = True  # a part of a buffer can be an operand
     has_groups: bool = False  # it runs threads in groups, and needs many of them to be fast
     regroups: bool = False  # its compilers may take (a + b) - b for a
-    compiles_late: bool = False  # kernels are source until they are loaded; tinygrad's cache keeps their machine code
+    compiles_late: bool = False  # the driver compiles kernels that are loaded or launched; its cache keeps machine code
     reads_late: bool = False  # an upload reads the host's memory after it has returned
-    driver: str = ""  # whose events and graphs are used directly
+    driver: str = ""  # that is used directly, where tinygrad's way costs time
     library: str = ""  # PyTorch's device whose kernels run on the same memory
     most_buffers: int = 24  # that a kernel may have (Metal binds 31)
     most_threads: int = 256  # in a group
@@ -84,6 +84,8 @@ def _webgpu(device: Any) -> dict[str, Any]:
     return {
         "has_views": False,
         "regroups": True,
+        "compiles_late": True,
+        "driver": "WEBGPU",
         "most_bytes": min(found.limits.maxStorageBufferBindingSize, found.limits.maxBufferSize),
         "most_buffers": min(DEVICE_MAX_BUFS["WEBGPU"], found.limits.maxStorageBuffersPerShaderStage),
         "memory": _webgpu_memory(device),

@@ -27,6 +27,23 @@ def test_a_factor_of_zero_keeps_nan_and_infinity():
     same(lambda x: torch.addcmul(x, x, x, value=0), x)
     same(lambda x: torch.addcdiv(x, x, x, value=0), x)
     same(lambda x: torch.addr(x, x, x, beta=0, alpha=0), x)
+    same(lambda x: (x * 0.0, x * -0.0, x - x, (x + 1) - (x + 1)), x)
+
+
+def test_comparisons_with_nan():
+    def program(x, y):
+        least, most = x < y, x > y
+        compared = (x == y, x != y, least, most, x <= y, x >= y, ~least, ~most, least.logical_not() & (x != 0))
+        return (*compared, x.bool(), x.count_nonzero(), x.any(), torch.where(x != 0, x, 0.0), x.isnan(), ~(x >= y))
+
+    same(program, torch.tensor([NAN, 1.0, INF, NAN, -0.0, 2.0]), torch.tensor([1.0, NAN, INF, NAN, 0.0, 3.0]))
+    same(lambda x: (x != 0, x == 0, ~(x < 1), ~(x > 1), ~(x <= 1), x.logical_not()), torch.tensor([NAN, 1.0, 0.0]))
+
+
+def test_the_largest_and_the_least_of_numbers_with_nan_are_nan():
+    x = torch.tensor([[2.0, NAN, INF, -INF], [NAN, 1.0, -0.0, 3.0], [4.0, 1.0, INF, 3.0]])
+    same(lambda x: (x.max(), x.min(), x.amax(1), x.amin(0), x.argmax(1), x.argmin(0), x.max(1).values), x)
+    same(lambda x: (x.sort(1).values, x.cummax(1).values, x.topk(2).values, x.median(1).values), x)
 
 
 def test_as_strided_scatter_writes_where_the_storage_says():

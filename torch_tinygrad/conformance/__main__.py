@@ -105,6 +105,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(
         f"\n{len(jobs)} operator and dtype pairs in {time.monotonic() - began:.0f} s\n{report.totals_table(operators)}"
     )
+    if left_out := report.samples_left_out(operators):
+        print(f"\n{left_out} samples left out: they are of types that the device lacks")
     before = report.load(ROOT / "docs" / "coverage.json")
     if options.report:
         merged = before["operators"]

@@ -69,6 +69,12 @@ def totals(operators: Operators) -> list[tuple[str, int, int]]:
     return [row for row in rows if row[2]]
 
 
+def samples_left_out(operators: Operators) -> int:
+    """Of types that the device lacks."""
+    outcomes = (o for row in operators.values() for of_dtype in row.values() for o in of_dtype.values())
+    return sum(o["notes"].get("types", 0) for o in outcomes if isinstance(o, dict))
+
+
 def totals_table(operators: Operators) -> str:
     lines = ["| what | operators | of | share |", "| --- | ---: | ---: | ---: |"]
     lines += [f"| {what} | {n} | {of} | {100 * n / of:.1f} % |" for what, n, of in totals(operators)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -32,9 +33,22 @@ UNINITIALISED = frozenset(
 )
 
 
+class TypeLacking(Exception):
+    """A sample wants tensors of a type that the hardware has not: it says nothing about the operator."""
+
+
+@functools.cache
+def lacking() -> frozenset[torch.dtype]:
+    """The types of which the device has no tensors."""
+    from torch_tinygrad.engine import devices
+
+    return frozenset(devices.lacking())
+
+
 @dataclass
 class Outcome:
-    """How one aspect of an operator went: samples passed and failed, and what was wrong with the first few."""
+    """How one aspect of an operator went: samples passed and failed, and what was wrong with the first few. Samples of
+    types that the device lacks are neither: `notes` counts them."""
 
     passed: int = 0
     failed: int = 0
@@ -44,6 +58,8 @@ class Outcome:
     def add(self, label: str, check: Callable[[], None]) -> None:
         try:
             check()
+        except TypeLacking:
+            self.notes["types"] = self.notes.get("types", 0) + 1
         except Exception as error:
             self.failed += 1
             if len(self.failures) < 3:
@@ -143,9 +159,17 @@ class Check:
         """Calls a function with the sample on both devices and compares what comes back."""
         want, want_error = attempt(lambda: function(placed(sample, "cpu", noncontiguous)))
         got, got_error = attempt(lambda: function(placed(sample, self.device, noncontiguous)))
+        if isinstance(got_error, TypeError) and self.wants_what_lacks(sample):
+            raise TypeLacking
         compare_errors(want_error, got_error)
         if want_error is None:
             compare_results(want, got, self.device.split(":")[0], tolerances, values)
+
+    def wants_what_lacks(self, sample) -> bool:
+        """Whether the sample names a type that the device lacks, or has a result of one."""
+        result, _ = attempt(lambda: self.call(placed(sample, "cpu")))
+        leaves, _ = tree_flatten((sample.input, sample.args, sample.kwargs, result))
+        return any((leaf.dtype if isinstance(leaf, torch.Tensor) else leaf) in lacking() for leaf in leaves)
 
     # ------------------------------------------------------------------------------------------------------- aspects
 

@@ -1,14 +1,17 @@
-"""Short integers on WebGPU, whose shaders know those of 32 bits alone: corrections of what tinygrad writes for them.
-Long ones are pairs: `pairs.py`."""
+"""What tinygrad writes for WebGPU, corrected: short integers, as its shaders know those of 32 bits alone (long ones are
+pairs: `pairs.py`), and what becomes of nan and infinities."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import wgsl
 from tinygrad.renderer.wgsl import WGSLRenderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
 
-from .registry import correction
+from .registry import correction, wrap
 
 # What cuts 32 bits down to a type's own, with its sign.
 WRAPS = {
@@ -17,6 +20,7 @@ WRAPS = {
     dtypes.int8: "((({})<<24u)>>24u)",
     dtypes.int16: "((({})<<16u)>>16u)",
 }
+FLOATS = (dtypes.float32, dtypes.float16)
 # These leave a number of the type what it is.
 KEEPING = {Ops.WHERE, Ops.AND, Ops.OR, Ops.MAX}
 
@@ -63,3 +67,57 @@ def _packed_store(store: UOp) -> UOp | None:
     bits = (value.cast(dtypes.int32) & UOp.const(mask, dtypes.int32)).cast(dtypes.uint32) << shift
     old = word.load(*((UOp.const(0, dtypes.uint32), *gate) if gate else ()), dtype=dtypes.uint32)
     return word.store((old & kept) | bits, *gate)
+
+
+@correction("0.14.0", "operators/test_operators.py::test_the_largest_and_the_least_of_numbers_with_nan_are_nan")
+def nan_is_positive() -> None:
+    """The sign of tinygrad's nan is set: among numbers ordered by their bits it is the least, not the largest."""
+    wrap(WGSLRenderer, "render_kernel", _with_positive_nan)
+
+
+def _with_positive_nan(plain: Callable) -> Callable:
+    def render_kernel(self: WGSLRenderer, *args, **options) -> str:
+        text = plain(self, *args, **options)
+        if NEGATIVE_NAN not in text:
+            raise AttributeError("nan is written in another way")
+        return text.replace(NEGATIVE_NAN, "let bits = 0x7fc00000u;", 1)
+
+    return render_kernel
+
+
+NEGATIVE_NAN = "let bits = 0xffffffffu;"
+# A number that drivers do not know.
+ZERO = "(1.0/INFINITY)"
+
+
+@correction("0.14.0", "operators/test_operators.py::test_comparisons_with_nan")
+def nan_differs_from_every_number() -> None:
+    """WGSL's != is false where one of the two is nan."""
+    pair = UPat(Ops.CMPNE, name="c", src=(UPat(dtype=FLOATS), UPat()))
+    written = PatternMatcher([(pair, lambda ctx, c: f"(!({ctx[c.src[0]]}=={ctx[c.src[1]]}))")])
+    WGSLRenderer.string_rewrite = written + WGSLRenderer.string_rewrite
+
+
+@correction("0.14.0", "operators/test_operators.py::test_a_factor_of_zero_keeps_nan_and_infinity")
+def products_with_nothing_are_computed() -> None:
+    """Drivers of WebGPU take x * 0 and x - x for 0, whatever x is."""
+    x = UPat(name="x", dtype=FLOATS)
+    written = PatternMatcher(
+        [
+            (UPat(Ops.MUL, FLOATS, src=(x, UPat.cvar("c").cast(FLOATS))), _times_zero),
+            (UPat(Ops.MUL, FLOATS, src=(UPat.cvar("c").cast(FLOATS), x)), _times_zero),
+            (UPat(Ops.SUB, FLOATS, src=(x, x)), _less_itself),
+        ]
+    )
+    WGSLRenderer.string_rewrite = written + WGSLRenderer.string_rewrite
+
+
+def _times_zero(ctx: WGSLRenderer, x: UOp, c: UOp) -> str | None:
+    if c.val != 0:
+        return None
+    sign = "-" if math.copysign(1.0, c.val) < 0 else ""
+    return f"({ctx[x]}*{sign}{ctx.type_map[x.dtype]}{ZERO})"
+
+
+def _less_itself(ctx: WGSLRenderer, x: UOp) -> str:
+    return f"(abs({ctx[x]})*{ctx.type_map[x.dtype]}{ZERO})"

@@ -88,6 +88,11 @@ class Kernel:
         self.sizes: dict[str, Any] = {"vals": info.vals({})}
         self.sizes["global_size"], self.sizes["local_size"] = info.launch_dims({})
         self.launch = cuda.Launch(self.runtime, self.operands, self.sizes) if target(device).driver == "CUDA" else None
+        self.pipeline: Any = None
+        if target(device).driver == "WEBGPU":
+            from .webgpu import Pipeline
+
+            self.pipeline = Pipeline(device, self.runtime, len(self.operands), self.sizes)
 
     def run(self, operands: Operands) -> None:
         if self.launch is not None:

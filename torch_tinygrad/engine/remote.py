@@ -6,14 +6,17 @@ buffers and goes through the steps.
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
+from typing import cast
 
 import numpy
 import torch
 from tinygrad import Device
 from tinygrad.device import Buffer
 from tinygrad.engine.jit import graph_class
-from tinygrad.engine.realize import estimate_uop, get_runtime
+from tinygrad.engine.realize import estimate_uop
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
@@ -198,6 +201,8 @@ class RemoteProgram:
 
     def _batched(self, steps: list[Step], ends: set[int]) -> list[Step]:
         """Neighbouring kernels together, where the device has graphs; none reaches beyond `ends`."""
+        if target(self.device).driver == "WEBGPU":
+            return in_passes(self.device, steps)
         if Device[self.device].graph is None:
             return list(steps)
         runner = graph_class(Device[self.device])
@@ -277,10 +282,34 @@ class RemoteProgram:
 
 
 def build_kernels(plan: Plan, device: str) -> None:
-    """Puts machine code into tinygrad's cache, so that whoever loads the program finds it there."""
-    for step in plan.steps if target(device).compiles_late else []:
-        if isinstance(step, Launch):
-            get_runtime(device, step.program)
+    """Has the driver compile the kernels, where it does so when they are loaded or launched, and keep the machine code
+    where whoever loads the program finds it. They are run once, on zeros: drivers fit a kernel to its groups then."""
+    if not target(device).compiles_late:
+        return
+    operands, sizes = Operands(device, plan.table), dict[int, int]()
+    for base, offset, length in plan.table:
+        sizes[base] = max(sizes.get(base, 0), offset + length)
+    for base, size in sizes.items():
+        write(buffer := allocate(device, size), memoryview(bytearray(size)))
+        operands.set(base, buffer)
+    for number, constant in enumerate(plan.constants, first_numbers(plan)[CONSTANT]):
+        if number in sizes:
+            write(operands.bases[number], memoryview(bytearray(constant)))
+    kernels = [Kernel(device, s.program, s.operands) for s in plan.steps if isinstance(s, Launch)]
+    for step in in_passes(device, kernels) if target(device).driver == "WEBGPU" else kernels:
+        step.run(operands)
+    Device[device].synchronize()
+
+
+def in_passes(device: str, steps: Sequence[Step]) -> list[Step]:
+    """Neighbouring kernels as passes of WebGPU's."""
+    from .webgpu import Pass
+
+    result: list[Step] = []
+    for is_kernel, group in itertools.groupby(steps, lambda step: isinstance(step, Kernel)):
+        neighbours = list(group)
+        result += [Pass(device, cast(list[Kernel], neighbours))] if is_kernel else neighbours
+    return result
 
 
 def steps_are_timed() -> bool:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 
 from .bounds import Bounds, Failure
 from .wire import receive, send
@@ -54,6 +55,26 @@ def _stand_back() -> None:
         pass
 
 
+def _apart(compute: Callable[[], str]) -> str:
+    """Computes in a forked process: threads of a driver that was opened here would be missing in those forked later."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            answer = pickle.dumps((compute(), ""))
+        except Exception:
+            answer = pickle.dumps(("", traceback.format_exc()))
+        os.write(writing, answer)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        data = file.read()
+    os.waitpid(child, 0)
+    result, failure = pickle.loads(data)
+    if failure:
+        raise RuntimeError(failure)
+    return result
+
+
 def _prepare(command: list[str] | None) -> str:
     """Imports all that a compile needs; returns the digest of what programs depend on."""
     import torch_tinygrad
@@ -65,7 +86,7 @@ def _prepare(command: list[str] | None) -> str:
     from torch_tinygrad.engine import compile, devices, kernel_cache, sizes  # noqa: F401
 
     clang.use(command)
-    digest = cache.digest(devices.device_name(0))
+    digest = _apart(lambda: cache.digest(devices.device_name(0)))
     PARALLEL.value = 0
     kernel_cache.close()
     gc.collect()
