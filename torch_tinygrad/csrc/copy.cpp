@@ -7,6 +7,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "alone.h"
 #include "device.h"
 #include "flush.h"
 #include "python.h"
@@ -17,6 +18,9 @@
 
 namespace tiny {
 namespace {
+
+// Bytes that a thread has copied before another one is awake.
+constexpr size_t kQuick = size_t{1} << 20;
 
 bool is_tiny(const at::Tensor& t) { return t.device().type() == c10::DeviceType::PrivateUse1; }
 
@@ -82,7 +86,10 @@ void copy_up(const at::Tensor& self, const at::Tensor& given, bool non_blocking)
 void copy_down(const at::Tensor& self, const at::Tensor& given) {
   const at::Tensor src = given.resolve_conj().resolve_neg();
   DeviceLock lock;
-  self.copy_(on_host(src, "a copy to the CPU"));
+  const at::Tensor values = on_host(src, "a copy to the CPU");
+  std::optional<Alone> alone;
+  if (values.nbytes() <= kQuick) alone.emplace();
+  self.copy_(values);
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "alone.h"
 #include "kernels_only.h"
 #include "stand_ins.h"
 

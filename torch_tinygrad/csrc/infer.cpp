@@ -12,6 +12,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "alone.h"
 #include "factories.h"
 #include "kernels_only.h"
 #include "known.h"

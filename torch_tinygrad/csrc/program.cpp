@@ -20,6 +20,7 @@
 #include "packing.h"
 #include "python.h"
 #include "random_stream.h"
+#include "workers.h"
 
 namespace tiny {
 
@@ -169,29 +170,27 @@ void HostProgram::run_kernels(size_t begin, size_t end, const Addresses& address
     if (kernel.core_position >= 0) args[kernel.core_position] = static_cast<uint64_t>(core);
     call_kernel(kernel.address, args, count);
   };
-  int64_t pieces = 0;
+  std::vector<std::pair<const Kernel*, int>> shares;
   bool is_large = false;
   for (size_t step = begin; step < end; step++) {
-    const int threads = std::max(1, kernels_[steps_[step].index].threads);
-    pieces += threads;
-    is_large |= threads > 1 && !kernels_[steps_[step].index].is_small;
+    const Kernel& kernel = kernels_[steps_[step].index];
+    for (int core = 0; core < std::max(1, kernel.threads); core++) shares.emplace_back(&kernel, core);
+    is_large |= kernel.threads > 1 && !kernel.is_small;
   }
-  if (!is_large) {
-    for (size_t step = begin; step < end; step++)
-      for (int core = 0; core < std::max(1, kernels_[steps_[step].index].threads); core++) run(kernels_[steps_[step].index], core);
-    return;
+  const auto count = static_cast<int64_t>(shares.size());
+  const auto run_share = [&](int64_t i) { run(*shares[i].first, shares[i].second); };
+  const int threads = is_large ? at::get_num_threads() : 1;
+  if (threads == 1) {
+    for (int64_t i = 0; i < count; i++) run_share(i);
+  } else if (atens_.empty()) {
+    share_out(count, threads, run_share);
+  } else {
+    // Between ATen's steps its own helpers are awake, on the cores that others would need.
+    std::atomic<int64_t> next{0};
+    at::parallel_for(0, std::min<int64_t>(count, threads), 1, [&](int64_t, int64_t) {
+      for (int64_t i = next++; i < count; i = next++) run_share(i);
+    });
   }
-  std::atomic<int64_t> next{0};
-  auto work = [&](int64_t, int64_t) {
-    size_t step = begin;
-    int64_t first = 0;  // the number of its first piece
-    for (int64_t piece = next++; piece < pieces; piece = next++) {
-      int threads;
-      while (piece >= first + (threads = std::max(1, kernels_[steps_[step].index].threads))) first += threads, step++;
-      run(kernels_[steps_[step].index], static_cast<int>(piece - first));
-    }
-  };
-  at::parallel_for(0, std::min<int64_t>(pieces, at::get_num_threads()), 1, work);
 }
 
 void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "alone.h"
 #include "kernels_only.h"
 
 namespace tiny {

@@ -1,8 +1,6 @@
 // Tensors in the place of a call's own, on which PyTorch's kernels say what they would do.
 #pragma once
 
-#include <omp.h>
-
 #include <functional>
 #include <optional>
 #include <vector>
@@ -10,20 +8,6 @@
 #include "infer.h"
 
 namespace tiny {
-
-// While one lives, this thread computes alone. Autograd's threads infer too: helpers of their own beside the main thread's
-// would be more threads than processors to OpenMP, whose helpers then sleep between any two loops (waking them took 80 us
-// of every product in a recurrent network).
-class Alone {
- public:
-  Alone() : helpers_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~Alone() { omp_set_num_threads(helpers_); }
-  Alone(const Alone&) = delete;
-  Alone& operator=(const Alone&) = delete;
-
- private:
-  const int helpers_;
-};
 
 // Tensors of the same geometry on another device. Where arguments alias, so do these: ATen's overlap checks then apply.
 std::vector<at::Tensor> stand_ins(const Call& call, c10::Device device);
