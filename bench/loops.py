@@ -3,6 +3,7 @@ beside the CPU's, and the memory both take. Each program has a process of its ow
 
     python -m bench.loops                  all of them
     python -m bench.loops NAME ...         some
+    python -m bench.loops --one-thread     processor time of one thread, which repeats on a machine that others load
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ def programs() -> dict[str, Program]:
 
 
 def once(program: Callable[[], torch.Tensor]) -> float:
-    start = time.perf_counter()
+    clock = time.perf_counter if torch.get_num_threads() > 1 else time.process_time
+    start = clock()
     program().cpu()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def side_by_side(ours: Callable[[], torch.Tensor], theirs: Callable[[], torch.Tensor]) -> tuple[float, float]:
@@ -114,17 +116,19 @@ def figures_of(simulate: Callable[..., torch.Tensor], size: int, steps: int) -> 
     return found
 
 
-def alone(name: str, quick: bool) -> None:
+def alone(name: str, quick: bool, one_thread: bool) -> None:
     """What the process of a program does: a line of figures for each of its runs."""
+    if one_thread:
+        torch.set_num_threads(1)
     program = programs()[name]
     with torch.tiny.compile_mode("always"):
         for size, steps in program.runs[: 1 if quick else None]:
             print("FIGURES", json.dumps(figures_of(program.simulate, size, steps)), flush=True)
 
 
-def measured(name: str, quick: bool) -> tuple[list[dict[str, float]], str]:
+def measured(name: str, quick: bool, one_thread: bool) -> tuple[list[dict[str, float]], str]:
     """What the runs of a program took, and what ended them before the last one."""
-    command = [sys.executable, "-c", f"from bench.loops import alone; alone({name!r}, {quick})"]
+    command = [sys.executable, "-c", f"from bench.loops import alone; alone({name!r}, {quick}, {one_thread})"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         out, failure = done.stdout, done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
@@ -133,7 +137,7 @@ def measured(name: str, quick: bool) -> tuple[list[dict[str, float]], str]:
     return [json.loads(line.partition(" ")[2]) for line in out.splitlines() if line.startswith("FIGURES")], failure
 
 
-def measure(quick: bool, names: list[str] | None = None) -> Table:
+def measure(quick: bool, names: list[str] | None = None, one_thread: bool = False) -> Table:
     table = Table(
         "Loops",
         "Loops whose steps need each other's results, compiled before they first run; the sizes of a program in "
@@ -141,7 +145,7 @@ def measure(quick: bool, names: list[str] | None = None) -> Table:
         ["program", "size", "steps", "compiles", "kernels a step", "first run", "run", "CPU", "ratio", "memory"],
     )
     for name in names or programs():
-        rows, failure = measured(name, quick)
+        rows, failure = measured(name, quick, one_thread)
         for row in rows:
             table.figures[f"{name}, {row['size']}, {row['steps']}"] = row
             times = f"{row['first']:.2f} s", f"{row['run'] * 1e3:.2f} ms", f"{row['eager'] * 1e3:.2f} ms"
@@ -154,7 +158,8 @@ def measure(quick: bool, names: list[str] | None = None) -> Table:
 
 
 if __name__ == "__main__":
-    # Names of programs may stand before the options that all parts have.
+    # Names of programs, and how to measure, may stand before the options that all parts have.
     chosen = [argument for argument in sys.argv[1:] if argument in programs()]
-    sys.argv = [argument for argument in sys.argv if argument not in chosen]
-    run(lambda quick: measure(quick, chosen), __doc__)
+    one_thread = "--one-thread" in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument not in (*chosen, "--one-thread")]
+    run(lambda quick: measure(quick, chosen, one_thread), __doc__)

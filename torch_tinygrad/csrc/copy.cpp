@@ -2,10 +2,13 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
+
+#include <cstring>
 
 #include "alone.h"
 #include "device.h"
@@ -15,12 +18,28 @@
 #include "ranges.h"
 #include "recorder.h"
 #include "sharing.h"
+#include "workers.h"
 
 namespace tiny {
 namespace {
 
 // Bytes that a thread has copied before another one is awake.
-constexpr size_t kQuick = size_t{1} << 20;
+constexpr size_t kPiece = size_t{1} << 20;
+
+// Whether copying the bytes copies the values.
+bool lie_alike(const at::Tensor& to, const at::Tensor& from) {
+  return to.device().is_cpu() && to.layout() == at::kStrided && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
+         to.strides() == from.strides() && to.is_non_overlapping_and_dense() && !to.is_conj() && !to.is_neg() &&
+         at::get_overlap_status(to, from) == at::MemOverlapStatus::No;
+}
+
+void copy_bytes(void* to, const void* from, size_t nbytes) {
+  const auto pieces = static_cast<int64_t>((nbytes + kPiece - 1) / kPiece);
+  share_out(pieces, at::get_num_threads(), [&](int64_t piece) {
+    const size_t begin = static_cast<size_t>(piece) * kPiece;
+    std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin, std::min(kPiece, nbytes - begin));
+  });
+}
 
 bool is_tiny(const at::Tensor& t) { return t.device().type() == c10::DeviceType::PrivateUse1; }
 
@@ -87,8 +106,12 @@ void copy_down(const at::Tensor& self, const at::Tensor& given) {
   const at::Tensor src = given.resolve_conj().resolve_neg();
   DeviceLock lock;
   const at::Tensor values = on_host(src, "a copy to the CPU");
+  if (lie_alike(self, values)) {
+    copy_bytes(self.mutable_data_ptr(), values.const_data_ptr(), values.nbytes());
+    return;
+  }
   std::optional<Alone> alone;
-  if (values.nbytes() <= kQuick) alone.emplace();
+  if (values.nbytes() <= kPiece) alone.emplace();
   self.copy_(values);
 }
 

@@ -180,9 +180,7 @@ void HostProgram::run_kernels(size_t begin, size_t end, const Addresses& address
   const auto count = static_cast<int64_t>(shares.size());
   const auto run_share = [&](int64_t i) { run(*shares[i].first, shares[i].second); };
   const int threads = is_large ? at::get_num_threads() : 1;
-  if (threads == 1) {
-    for (int64_t i = 0; i < count; i++) run_share(i);
-  } else if (atens_.empty()) {
+  if (threads == 1 || atens_.empty()) {
     share_out(count, threads, run_share);
   } else {
     // Between ATen's steps its own helpers are awake, on the cores that others would need.

@@ -4,6 +4,7 @@
 #include "workers.h"
 
 #include <sched.h>
+#include <time.h>
 
 #include <atomic>
 #include <chrono>
@@ -46,16 +47,24 @@ void pause() {
 #endif
 }
 
+// What this thread has had of its core.
+std::chrono::nanoseconds worked() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 class Workers {
  public:
   void share_out(const std::shared_ptr<Work>& work, int helpers) {
-    const auto start = Clock::now();
-    if (start >= alone_until_) ask_for_help(work, helpers);
+    if (Clock::now() >= alone_until_) ask_for_help(work, helpers);
+    const auto before = worked();
     work->take_part();
-    const auto own = Clock::now();
+    const auto own = worked() - before;
+    const auto start = Clock::now();
     for (int looks = 0; work->done < work->pieces; looks++) looks < kLooks ? pause() : static_cast<void>(sched_yield());
     const auto end = Clock::now();
-    if (end - own > own - start + kLate) alone_until_ = end + kAlone * (end - own);
+    if (end - start > own + kLate) alone_until_ = end + kAlone * (end - start);
   }
 
  private:
@@ -101,8 +110,12 @@ class Workers {
 }  // namespace
 
 void share_out(int64_t pieces, int threads, const std::function<void(int64_t)>& run) {
-  static auto* workers = new Workers;  // its threads end with the process
   const int helpers = static_cast<int>(std::min<int64_t>(threads, pieces)) - 1;
+  if (helpers <= 0) {
+    for (int64_t piece = 0; piece < pieces; piece++) run(piece);
+    return;
+  }
+  static auto* workers = new Workers;  // its threads end with the process
   auto work = std::make_shared<Work>();
   work->run = &run, work->pieces = pieces, work->seats = helpers;
   workers->share_out(work, helpers);
