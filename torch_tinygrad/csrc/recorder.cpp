@@ -6,6 +6,7 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <Python.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/accumulate.h>
 
@@ -201,6 +202,13 @@ void append(Trace& trace, const Call& call, c10::ArrayRef<c10::IValue> args, con
   stats().nodes++;
 }
 
+// A backward pass runs on the thread that asks for it, as the CPU's does, and not on one that autograd keeps for the device:
+// nothing here waits for a device, and handing over costs more than small steps have, most where other processes use the cores.
+void keep_backward_here() {
+  c10::AutogradState& state = c10::AutogradState::get_tls_state();
+  if (state.get_multithreading_enabled()) state.set_multithreading_enabled(false);
+}
+
 // Autograd raises the versions of tensors that are written, but not of those in lists.
 void bump_versions_of_lists(const OpInfo& info, c10::ArrayRef<c10::IValue> args) {
   if (!info.writes) return;
@@ -281,6 +289,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_fork();
+  keep_backward_here();
   used = true;
   const OpInfo& info = op_info(op);
   const size_t count = info.args.size(), base = stack->size() - count;
