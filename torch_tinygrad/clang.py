@@ -1,9 +1,11 @@
-"""Finds a clang for tinygrad's CPU device: `CC`, on PATH, or in the `ziglang` wheel. It may come and go at any time."""
+"""Finds a clang for tinygrad's CPU device: `CC` if it is one, on PATH, or in the `ziglang` wheel. It may come and go at
+any time."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -31,6 +33,7 @@ class NoCompilerWarning(UserWarning):
 _searched = float("-inf")
 _warned = False
 _given: list[str] | None = None
+_known: set[tuple[str, ...]] = set()  # values of CC that are a clang
 
 
 def use(command: list[str] | None) -> None:
@@ -39,9 +42,23 @@ def use(command: list[str] | None) -> None:
     _given = command
 
 
+def _is_clang(line: list[str]) -> bool:
+    """By its own word: `CC` is there for everything that is built in this environment, and is as often gcc."""
+    if tuple(line) not in _known:
+        try:
+            said = subprocess.run([*line, "--version"], capture_output=True, text=True, timeout=10).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        if "clang" not in said:
+            return False
+        _known.add(tuple(line))
+    return True
+
+
 def _find() -> list[str] | None:
-    if chosen := os.environ.get("CC"):
-        return [chosen] if shutil.which(chosen) else None
+    chosen = shlex.split(os.environ.get("CC", ""))
+    if chosen and shutil.which(chosen[0]) and _is_clang(chosen):
+        return chosen
     if found := shutil.which("clang"):
         return [found]
     try:

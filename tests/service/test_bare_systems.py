@@ -56,3 +56,11 @@ print(len(texts), "PATH" in texts[0], "pip install ziglang" in texts[0], torch.t
 """
     done = run(code, CC="", PATH="/nowhere", CACHELEVEL="0", TORCH_TINY_COMPILE=mode)
     assert done.stdout == "1 True True 0\n", done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not is_host(), reason="other devices have compilers of their own")
+@pytest.mark.parametrize("compiler", ["gcc", "/nowhere/clang", "/bin/false", "gcc -m64"])
+def test_a_compiler_that_is_meant_for_others_is_not_used(compiler):
+    code = "import torch; print((torch.ones(64, device='tiny') * 3).sum().item(), torch.tiny.stats()['compiles'])"
+    done = run(code, CC=compiler, CACHELEVEL="0", TORCH_TINY_COMPILE="always")
+    assert done.stdout == "192.0 1\n" and done.stderr == "", done.stdout + done.stderr

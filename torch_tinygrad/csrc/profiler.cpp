@@ -24,9 +24,9 @@ std::string plain(std::string text) {
   return text;
 }
 
-// "kernel E_32, 128 bytes: add, mul" is shown as "E_32: add, mul", and "aten aten::mm, 128 bytes" as "aten::mm".
+// "kernel E_32, 128 bytes, 64 flops: add, mul" is shown as "E_32: add, mul", "aten aten::mm, 128 bytes, 64 flops" as "aten::mm".
 std::string name_of(const std::string& line) {
-  const size_t begin = line.find(' ') + 1, comma = line.find(", "), colon = line.find(" bytes");
+  const size_t begin = line.find(' ') + 1, comma = line.find(", "), colon = line.find(" flops");
   if (comma == std::string::npos || colon == std::string::npos) return line;
   return line.substr(begin, comma - begin) + line.substr(colon + 6);
 }

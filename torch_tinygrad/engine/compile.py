@@ -34,9 +34,8 @@ def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True
     is_step = contractions.prefers_aten
     trace = expand_layers(Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers))
     trace = take_apart(trace, lambda node: is_step(node) or lowering_of(node) is not None)
-    if target(device).shares_host_memory:
-        trace = as_products(trace, is_step)
-    trace = without_addends(trace, is_step)
+    if target(device).shares_host_memory:  # libraries of GPUs add on the way, and take convolutions as they are
+        trace = without_addends(as_products(trace, is_step), is_step)
     if simplify:
         trace = reroll(forward_copies(drop_dead(trace)), can_lift=can_lift, can_sequence=can_sequence)
     return build(trace, varying, device, is_step, _shared(trace, device, is_step), in_place)
