@@ -167,3 +167,26 @@ def test_functions_of_a_number_that_is_nan(dtype):
     with torch.tiny.compile_mode("always"):
         for name, got, want in zip(("pow", "rpow", "pow", *OF_NAN), run(DEVICE), run("cpu"), strict=True):
             torch.testing.assert_close(got.cpu(), want, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}")
+
+
+BRACKETS = {
+    "a product of products": lambda x, y, z: (x * 1e-30) * (y * 1e30),
+    "a product of a product": lambda x, y, z: x * (y * z),
+    "a sum of a sum": lambda x, y, z: x + (y + z),
+    "a sum of sums": lambda x, y, z: (x + 1.0) + (y + z),
+    "a chosen factor": lambda x, y, z: torch.where(x < 8, x, x * 1e-30) * (y * 1e30),
+    "a product and an exponential": lambda x, y, z: torch.special.i0e(x) * torch.exp(y),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", BRACKETS)
+def test_brackets_are_kept(name: str, dtype: torch.dtype) -> None:
+    x, y, z = (
+        torch.tensor(values, dtype=dtype)
+        for values in ((4.0, 9.0, 1e8, 1e-30, 0.1), (1e30, 1e30, -1e8, 1e30, 0.2), (1e30, 1e-30, 1.0, 1e-30, 0.3))
+    )
+    found = BRACKETS[name](x.to(DEVICE), y.to(DEVICE), z.to(DEVICE)).cpu()
+    want = BRACKETS[name](x, y, z)
+    exactly = {} if "exponential" in name else {"rtol": 0, "atol": 0}  # the CPU rounds those otherwise
+    torch.testing.assert_close(found, want, equal_nan=True, **exactly)

@@ -39,6 +39,18 @@ def _negative(x: str, dtype: DType) -> str:
     return f"(-{x})"
 
 
+@correction("0.14.0", "operators/test_numbers_exact.py::test_brackets_are_kept")
+def brackets_of_floats_are_kept() -> None:
+    """a * (b * c) is written without them, and a compiler multiplies from the left: other roundings, and numbers where
+    b * c is infinite."""
+    rule = (UPat((Ops.ADD, Ops.MUL), dtypes.floats, src=(UPat.var("a"), UPat.var("b")), name="x"), _in_order)
+    _write_first(PatternMatcher([rule]))
+
+
+def _in_order(ctx: CStyleLanguage, x: UOp, a: UOp, b: UOp) -> str | None:
+    return ctx.code_for_op[x.op](ctx[a], ctx[b], x.dtype) if b.op is x.op else None
+
+
 @correction("0.14.0", "engine/test_corrections.py::test_products_and_sums_are_rounded_apart")
 def fused_products_are_written_as_such() -> None:
     """tinygrad has no C for a MULACC on the CPU and on CUDA: what a lowering rounds once is rounded twice."""
