@@ -26,7 +26,7 @@ INDEXING = {
 DEPEND_ON_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
 # Operators that refuse arguments by their values: stand-ins cannot be asked.
-REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward", "aten::cholesky"}
+REFUSE_VALUES = {"aten::segment_reduce", "aten::_segment_reduce_backward"}
 
 # LAPACK's iterations, which PyTorch raises an error for where they do not converge (NaN, for one).
 MAY_NOT_CONVERGE = {

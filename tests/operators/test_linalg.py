@@ -160,3 +160,24 @@ def test_ldl_solve_lies_in_memory_as_on_the_cpu(shape: tuple[int, ...]) -> None:
     want, got = solve(a, b), solve(a.to(DEVICE), b.to(DEVICE))
     assert got.stride() == want.stride()
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ("cholesky_ex", "inv_ex", "lu_factor_ex"))
+@pytest.mark.parametrize("mode", ("never", "always"))
+def test_matrices_are_refused_where_the_caller_wants_it(name, mode):
+    singular = torch.ones(3, 3, dtype=torch.float64)
+    with torch.tiny.compile_mode(mode):
+        for matrix in (singular, singular.expand(2, 3, 3), torch.zeros(3, 3)):
+            with pytest.raises(RuntimeError) as want:
+                getattr(torch.linalg, name)(matrix, check_errors=True)
+            with pytest.raises(type(want.value)) as found:
+                getattr(torch.linalg, name)(matrix.to("tiny"), check_errors=True)
+            assert str(found.value) == str(want.value)
+        getattr(torch.linalg, name)(torch.eye(3, device="tiny"), check_errors=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ("never", "always"))
+def test_the_old_factorization_refuses_too(mode):
+    with torch.tiny.compile_mode(mode), pytest.raises(torch.linalg.LinAlgError, match="^cholesky: The factorization"):
+        torch.cholesky(torch.ones(3, 3, device="tiny"))

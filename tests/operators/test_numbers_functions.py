@@ -104,6 +104,40 @@ def test_logarithms_of_gamma(dtype: torch.dtype, bound: float) -> None:
         assert error <= bound, f"digamma is {error} off at {place}"
 
 
+def around_zero(dtype: torch.dtype) -> torch.Tensor:
+    return torch.cat(
+        [spread(dtype, TINY[dtype], 20.0, 80), evenly(dtype, -6.0, 6.0, 60), evenly(dtype, -26.0, 26.0, 40)]
+    )
+
+
+def up_to_one(dtype: torch.dtype) -> torch.Tensor:
+    return torch.cat([within_one(dtype), 1.0 - spread(dtype, 1e-7, 0.3, 60).abs()])
+
+
+def bessel(order: int, scaled: bool = False):
+    return lambda x: mpmath.besseli(order, x) * (mpmath.exp(-abs(x)) if scaled else 1)
+
+
+# name → the function, the exact one, arguments, and the greatest error in float64: single precision is rounded once
+RARE = {
+    "erf": (torch.erf, mpmath.erf, around_zero, 2.0),
+    "erfc": (torch.erfc, mpmath.erfc, around_zero, 5.0),
+    "erfinv": (torch.erfinv, mpmath.erfinv, up_to_one, 5.0),
+    "erfcx": (torch.special.erfcx, lambda x: mpmath.exp(x * x) * mpmath.erfc(x), lambda d: around_zero(d).abs(), 12.0),
+    "i0": (torch.i0, bessel(0), around_zero, 32.0),
+    "i1": (torch.special.i1, bessel(1), around_zero, 32.0),
+    "i1e": (torch.special.i1e, bessel(1, scaled=True), around_zero, 32.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", RARE)
+def test_rare_functions_have_their_digits(name: str, dtype: torch.dtype) -> None:
+    function, exactly, arguments, bound = RARE[name]
+    error, place = worst(function, exactly, arguments(dtype), precision=400)
+    assert error <= (2.0 if dtype is torch.float32 else bound), f"{name} is {error} off at {place}"
+
+
 def test_long_running_sums_lose_nothing() -> None:
     tenths = torch.full((10**6,), 0.1)
     found = tenths.to("tiny").cumsum(0)[-1].item()

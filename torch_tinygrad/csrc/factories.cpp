@@ -61,7 +61,8 @@ std::optional<Inferred> of_sizes(const Call& call, Arguments args, int place) {
 double most_elements(const Call& call, Arguments args) {
   const int start = argument(call, "start"), end = argument(call, "end"), step = argument(call, "step");
   auto number = [&](int place, double otherwise) {
-    return place < 0 || !args[place].isScalar() ? otherwise : args[place].toScalar().toDouble();
+    if (place < 0 || !args[place].isScalar()) return otherwise;
+    return args[place].isComplexDouble() ? std::abs(args[place].toComplexDouble()) : args[place].toScalar().toDouble();
   };
   if (end >= 0) return std::abs((number(end, HUGE_VAL) - number(start, 0)) / number(step, 1)) + 1;
   double elements = 1;

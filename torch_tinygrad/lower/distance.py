@@ -10,7 +10,7 @@ from tinygrad import Tensor
 from . import elementary as e
 from . import maths as m
 from .pointwise import sign_float
-from .registry import lowers
+from .registry import Meta, lowers
 from .statistics import vector_norm
 
 aten = torch.ops.aten
@@ -36,14 +36,19 @@ def slope(difference: Tensor, distance: Tensor, p: float) -> Tensor:
     return flat.where(0, sign_float(difference) * steep)
 
 
+def exponent(p: float, meta: tuple[Meta, ...]) -> float:
+    """PyTorch rounds it to the type of the distances: from about 1e39 on it is infinite in single precision."""
+    return torch.tensor(p, dtype=meta[0].dtype).item()
+
+
 @lowers(aten._cdist_forward.default)
-def cdist(a: Tensor, b: Tensor, p: float, compute_mode=None) -> Tensor:
-    return vector_norm(differences(a, b), p, (-1,), False)
+def cdist(a: Tensor, b: Tensor, p: float, compute_mode=None, *, meta) -> Tensor:
+    return vector_norm(differences(a, b), exponent(p, meta), (-1,), False)
 
 
 @lowers(aten._cdist_backward.default)
 def cdist_backward(grad: Tensor, a: Tensor, b: Tensor, p: float, distance: Tensor, *, meta) -> Tensor:
-    result = (slope(differences(a, b), distance.unsqueeze(-1), p) * grad.unsqueeze(-1)).sum(-2)
+    result = (slope(differences(a, b), distance.unsqueeze(-1), exponent(p, meta)) * grad.unsqueeze(-1)).sum(-2)
     shape = meta[0].shape
     extra = tuple(range(result.ndim - len(shape)))
     result = result.sum(extra) if extra else result

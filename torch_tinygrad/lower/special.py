@@ -14,6 +14,7 @@ from torch_tinygrad.lower import angles
 from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import constant, operand, polynomial, widen
+from torch_tinygrad.lower.pairs import exact_product
 from torch_tinygrad.lower.pointwise import register_unary
 from torch_tinygrad.lower.registry import lowers
 
@@ -41,6 +42,10 @@ ERFC_FAR = (
      9.60896809063285878198, 3.36907645100081516050],
 )  # fmt: skip
 
+# Further out, where the rational form's last digits are not 1 / sqrt(pi)'s: exp(x*x) * erfc(x) * x in 1 / (x*x).
+ERFC_SERIES_FROM = 50.0
+ERFC_SERIES = [c / math.sqrt(math.pi) for c in (105 / 16, -15 / 8, 3 / 4, -1 / 2, 1.0)]
+
 
 def ratio(x: Tensor, table: tuple[list[float], list[float]]) -> Tensor:
     return polynomial(x, table[0]) / polynomial(x, table[1])
@@ -52,11 +57,10 @@ def erf_centre(x: Tensor) -> Tensor:
 
 def erfc_scaled(x: Tensor) -> Tensor:
     """exp(x*x) * erfc(x) for x >= 1."""
-    near = (x < 8.0).where(x, 8.0)
-    # above 1e8 the far form is 1 / (x * sqrt(pi)), and its polynomials would overflow
-    far = (x > 1e3).where(1e3, x)
-    tail = (x > 1e3).where((1 / math.sqrt(math.pi)) / x, ratio(far, ERFC_FAR))
-    return (x < 8.0).where(ratio(near, ERFC_MIDDLE), tail)
+    near, far = (x < 8.0).where(x, 8.0), (x > ERFC_SERIES_FROM).where(ERFC_SERIES_FROM, x)
+    inverse = (x > ERFC_SERIES_FROM).where(x, ERFC_SERIES_FROM).reciprocal()
+    tail = inverse * polynomial(inverse * inverse, ERFC_SERIES)
+    return (x < 8.0).where(ratio(near, ERFC_MIDDLE), (x > ERFC_SERIES_FROM).where(tail, ratio(far, ERFC_FAR)))
 
 
 def erf(x: Tensor) -> Tensor:
@@ -65,9 +69,15 @@ def erf(x: Tensor) -> Tensor:
     return (size < 1.0).where(erf_centre(x), m.copysign(outer, x))
 
 
+# From here on erfc is 0.
+ERFC_ENDS = 40.0
+
+
 def erfc(x: Tensor) -> Tensor:
+    """The square is taken with all its digits: far out its last ones are many of the result's."""
     size = m.absolute(x)
-    tail = e.exp(-size * size) * erfc_scaled((size < 1.0).where(1.0, size))
+    bounded = (size > ERFC_ENDS).where(ERFC_ENDS, size)
+    tail = e.exp_of_pair(-exact_product(bounded, bounded)) * erfc_scaled((size < 1.0).where(1.0, size))
     return (size < 1.0).where(1.0 - erf_centre(x), (x < 0).where(2.0 - tail, tail))
 
 
@@ -97,7 +107,7 @@ ERFINV_TAIL = [-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0
 
 def inverse_erfc(complement: Tensor) -> Tensor:
     """The x >= 0 with erfc(x) = complement, for complement in [0, 1]. Newton's method refines it for float64, and far
-    out, where the approximation ends, x*x = log(erfcx(x) / complement) is iterated."""
+    out, where the approximation ends, finds log(erfc(x)) = log(complement)."""
     w = -e.log(complement * (2.0 - complement))
     root = w.sqrt() - 3.0
     x = (w < 5.0).where(polynomial(w - 2.5, ERFINV_CENTRE), polynomial(root, ERFINV_TAIL)) * (1.0 - complement)
@@ -105,20 +115,35 @@ def inverse_erfc(complement: Tensor) -> Tensor:
         for _ in range(2):
             x = x + (erfc(x) - complement) * (0.5 * math.sqrt(math.pi)) * e.exp(x * x)
     level = -e.log(complement)
-    far = level.sqrt()
-    for _ in range(6 if x.dtype == dtypes.float64 else 4):
-        far = (level + e.log(erfc_scaled((far < 1.0).where(1.0, far)))).sqrt()
+    far = (level + e.log(erfc_scaled(level.sqrt().maximum(1.0)))).maximum(1.0).sqrt()
+    for _ in range(4 if x.dtype == dtypes.float64 else 2):
+        scaled = erfc_scaled(far)
+        far = (far + (e.log(scaled) - far * far + level) * scaled * (0.5 * math.sqrt(math.pi))).maximum(1.0)
     return complement.eq(0).where(m.INF, (complement < 1e-6).where(far, x))
 
 
+def inverse_erf_centre(x: Tensor) -> Tensor:
+    """The inverse for x in [0, 0.5], to all digits of small ones, too."""
+    found = polynomial(-e.log1p(-x * x) - 2.5, ERFINV_CENTRE) * x
+    for _ in range(2 if x.dtype == dtypes.float64 else 0):
+        found = found - (erf_centre(found) - x) * (0.5 * math.sqrt(math.pi)) * e.exp(found * found)
+    return found
+
+
 def erfinv(x: Tensor) -> Tensor:
-    return m.copysign(inverse_erfc(1.0 - m.absolute(x)), x)
+    size = m.absolute(x)
+    is_central = size < 0.5
+    outer = inverse_erfc(1.0 - is_central.where(0.5, size))
+    return m.copysign(is_central.where(inverse_erf_centre(is_central.where(size, 0.5)), outer), x)
 
 
 def ndtri(p: Tensor) -> Tensor:
-    lower = p < 0.5
-    size = inverse_erfc(2.0 * lower.where(p, 1.0 - p)) * math.sqrt(2)
-    return lower.where(-size, size)
+    lower, from_middle = p < 0.5, 2.0 * p - 1.0
+    size = m.absolute(from_middle)
+    is_central = size < 0.5
+    outer = inverse_erfc(2.0 * is_central.where(0.25, lower.where(p, 1.0 - p)))
+    value = is_central.where(inverse_erf_centre(is_central.where(size, 0.5)), outer) * math.sqrt(2)
+    return lower.where(-value, value)
 
 
 def log_ndtr(x: Tensor) -> Tensor:
@@ -161,9 +186,20 @@ def lgamma_positive(x: Tensor) -> Tensor:
     return (x < 8.0).where(near, (x - 0.5) * e.log(x) - x + 0.5 * math.log(2 * math.pi) + series)
 
 
+def in_double(compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A function of single-precision numbers, computed with twice their digits where the device has those."""
+
+    @functools.wraps(compute)
+    def widened(x: Tensor) -> Tensor:
+        if x.dtype == dtypes.float32 and m.widest_float() == dtypes.float64:
+            return compute(x.cast(dtypes.float64)).cast(dtypes.float32)
+        return compute(x)
+
+    return widened
+
+
+@in_double
 def lgamma(x: Tensor) -> Tensor:
-    if x.dtype == dtypes.float32 and m.widest_float() == dtypes.float64:
-        return lgamma(x.cast(dtypes.float64)).cast(dtypes.float32)
     reflected = x < 0
     value = lgamma_positive(reflected.where(1.0 - x, x))
     value = reflected.where(e.log(math.pi / m.absolute(m.sin_pi(fold_whole(x)))) - value, value)
@@ -187,9 +223,8 @@ def cot_pi(x: Tensor) -> Tensor:
     return m.sin_pi(part + 0.5) / m.sin_pi(part)
 
 
+@in_double
 def digamma(x: Tensor) -> Tensor:
-    if x.dtype == dtypes.float32 and m.widest_float() == dtypes.float64:
-        return digamma(x.cast(dtypes.float64)).cast(dtypes.float32)
     reflected = x < 0
     value = digamma_positive(reflected.where(1.0 - x, x))
     value = reflected.where(value - math.pi * cot_pi(x), value)
@@ -252,10 +287,12 @@ def polygamma(n, x, *, meta):
 @functools.cache
 def chebyshev(function: Callable, low: float, high: float, count: int = 30) -> list[float]:
     """Coefficients of a float64 function's Chebyshev series on [low, high], without those too small to matter."""
-    angles = (torch.arange(count, dtype=torch.float64) + 0.5) * (math.pi / count)
-    values = function((torch.cos(angles) + 1) * ((high - low) / 2) + low)
-    orders = torch.arange(count, dtype=torch.float64).unsqueeze(1)
-    coefficients = (torch.cos(orders * angles) * values).sum(1) * (2 / count)
+    step = math.pi / (2 * count)
+    odd = (2 * torch.arange(count) + 1).double()
+    turns = (torch.arange(count).unsqueeze(1) * odd) % (4 * count)  # angles of many turns would be rounded
+    cosines = torch.cos(turns * step)
+    values = function((torch.cos(odd * step) + 1) * ((high - low) / 2) + low)
+    coefficients = (cosines * values).sum(1) * (2 / count)
     coefficients[0] /= 2
     largest = coefficients.abs().max()
     return coefficients[: int((coefficients.abs() > largest * 1e-16).nonzero().max()) + 1].tolist()
@@ -271,13 +308,22 @@ def clenshaw(x: Tensor, coefficients: list[float]) -> Tensor:
     return x * current - previous + coefficients[0]
 
 
-def bessel_scaled(x: Tensor, function: Callable) -> Tensor:
-    """An exponentially scaled modified Bessel function at |x|: series in x below 8, in 1/x above."""
-    size = m.absolute(x)
+def bessel_scaled(x: Tensor, order: int) -> Tensor:
+    """An exponentially scaled modified Bessel function at |x|: a series in x below 8, for x**order times it, in 1/x
+    above."""
+    function, size = SCALED_I[order], m.absolute(x)
     near, far = (size < 8.0).where(size, 8.0), (size < 8.0).where(8.0, size)
-    low = chebyshev(function, 0.0, 8.0)
+    low = clenshaw(near * 0.25 - 1.0, chebyshev(_near_form(order), 0.0, 8.0))
     high = chebyshev(_far_form(function), 0.0, 0.125)
-    return (size < 8.0).where(clenshaw(near * 0.25 - 1.0, low), clenshaw(16.0 / far - 1.0, high) / far.sqrt())
+    return (size < 8.0).where(low * near if order else low, clenshaw(16.0 / far - 1.0, high) / far.sqrt())
+
+
+SCALED_I = (torch.special.i0e, torch.special.i1e)
+
+
+@functools.cache
+def _near_form(order: int) -> Callable:
+    return lambda x: SCALED_I[order](x) / x**order
 
 
 @functools.cache
@@ -290,29 +336,36 @@ def _far_form(function: Callable) -> Callable:
 
 
 def i0e(x: Tensor) -> Tensor:
-    return bessel_scaled(x, torch.special.i0e)
+    return bessel_scaled(x, 0)
 
 
 def i1e(x: Tensor) -> Tensor:
-    value = bessel_scaled(x, torch.special.i1e)
-    return (x < 0).where(-value, value)
+    return m.copysign(bessel_scaled(x, 1), x)
+
+
+def i0(x: Tensor) -> Tensor:
+    return i0e(x) * e.exp(m.absolute(x))
+
+
+def i1(x: Tensor) -> Tensor:
+    return i1e(x) * e.exp(m.absolute(x))
 
 
 UNARY = {
     aten.erf: erf,
-    aten.erfc: erfc,
-    aten.erfinv: erfinv,
-    aten.special_erfcx: erfcx,
-    aten.special_ndtri: ndtri,
-    aten.special_log_ndtr: log_ndtr,
+    aten.erfc: in_double(erfc),
+    aten.erfinv: in_double(erfinv),
+    aten.special_erfcx: in_double(erfcx),
+    aten.special_ndtri: in_double(ndtri),
+    aten.special_log_ndtr: in_double(log_ndtr),
     aten.lgamma: lgamma,
     aten.digamma: digamma,
-    aten.special_i0e: i0e,
-    aten.special_i1e: i1e,
-    aten.i0: lambda x: i0e(x) * e.exp(m.absolute(x)),
-    aten.special_i1: lambda x: i1e(x) * e.exp(m.absolute(x)),
-    aten.special_modified_bessel_i0: lambda x: i0e(x) * e.exp(m.absolute(x)),
-    aten.special_modified_bessel_i1: lambda x: i1e(x) * e.exp(m.absolute(x)),
+    aten.special_i0e: in_double(i0e),
+    aten.special_i1e: in_double(i1e),
+    aten.i0: in_double(i0),
+    aten.special_i1: in_double(i1),
+    aten.special_modified_bessel_i0: in_double(i0),
+    aten.special_modified_bessel_i1: in_double(i1),
     aten.special_entr: lambda x: (x > 0).where(-x * e.log(x), x.eq(0).where(0.0, x.isnan().where(x, -m.INF))),
 }
 for _op, _compute in UNARY.items():

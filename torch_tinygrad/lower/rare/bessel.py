@@ -14,7 +14,7 @@ from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import constant, polynomial
 from torch_tinygrad.lower.pointwise import register_unary
-from torch_tinygrad.lower.special import chebyshev, clenshaw, i0e, i1e
+from torch_tinygrad.lower.special import chebyshev, clenshaw, i0e, i1e, in_double
 
 aten = torch.ops.aten
 J, Y = (torch.special.bessel_j0, torch.special.bessel_j1), (torch.special.bessel_y0, torch.special.bessel_y1)
@@ -119,7 +119,7 @@ THIRD_FAR = tuple(map(decay, SCALED_K))
 def third_kind(order: int, x: Tensor, scaled: bool) -> Tensor:
     is_near, near, far = near_and_far(x, DECAY_FROM)
     growth = e.exp(near)
-    regular, logarithm = THIRD_NEAR[order](near * near), e.log(near * 0.5)
+    regular, logarithm = THIRD_NEAR[order](near * near), e.log(near) - math.log(2)
     low = regular / near + logarithm * i1e(near) * growth if order else regular - logarithm * i0e(near) * growth
     high = THIRD_FAR[order](far.reciprocal()) / far.sqrt()
     value = is_near.where(low * growth if scaled else low, high if scaled else high * e.exp(-far))
@@ -145,4 +145,4 @@ UNARY = {
     aten.special_spherical_bessel_j0: spherical_first,
 }
 for _op, _compute in UNARY.items():
-    register_unary(_op.default, _compute)
+    register_unary(_op.default, in_double(_compute))

@@ -16,7 +16,7 @@ from .. import maths as m
 from ..maths import operands, polynomial, widest_float
 from ..pointwise import register_unary
 from ..registry import lowers
-from ..special import lgamma
+from ..special import ABOUT_TWO, in_double, lgamma
 
 aten = torch.ops.aten
 MOST_TERMS = 2000
@@ -79,6 +79,28 @@ def fraction(a: Tensor, x: Tensor) -> Tensor:
     return run_each("gamma_fraction", body, zeros(tuple(a.shape), a.dtype), a, x)
 
 
+# What is left after these terms for x up to UPPER_SERIES_ENDS is below a double's last digit.
+UPPER_SERIES_ENDS, UPPER_TERMS = 1.1, 22
+
+
+def log_gamma_of_next(a: Tensor) -> Tensor:
+    """lgamma(1 + a), to all digits of small a, too."""
+    small = a < 0.5
+    near = small.where(a, 0.0)
+    return small.where(near * polynomial(near, ABOUT_TWO) - e.log1p(near), lgamma(1.0 + a))
+
+
+def upper_series(a: Tensor, x: Tensor) -> Tensor:
+    """From x on, where nearly all lies before it: 1 - x**a / gamma(1 + a), and the series of the rest."""
+    exponent = a * e.log(x) - log_gamma_of_next(a)
+    total, factor = None, 1.0
+    for n in range(1, UPPER_TERMS + 1):
+        factor = factor * (-x / n)
+        term = factor / (a + n)
+        total = term if total is None else total + term
+    return -e.expm1(exponent) - a * e.exp(exponent) * total
+
+
 def incomplete_gamma(a: Tensor, x: Tensor, upper: bool) -> Tensor:
     """The regularised function from 0 to x, or from x on."""
     plain = (a > 0) & (x > 0) & (a < m.INF) & (x < m.INF)
@@ -88,7 +110,13 @@ def incomplete_gamma(a: Tensor, x: Tensor, upper: bool) -> Tensor:
     factor = e.exp(log_factor)
     low = factor / inner * series(inner, near.where(point, 0.0).contiguous())
     high = factor * fraction(near.where(1.0, inner).contiguous(), near.where(2.0, point).contiguous())
-    value = near.where(1.0 - low, high) if upper else near.where(low, 1.0 - high)
+    if upper:
+        short = (point <= UPPER_SERIES_ENDS).where(point, 1.0)
+        least = (short <= 0.5).where(-0.4 / e.log((short <= 0.5).where(short, 0.5)), 1.1 * short)
+        is_short = (point <= UPPER_SERIES_ENDS) & (inner <= least)
+        value = is_short.where(upper_series(is_short.where(inner, 1.0), short), near.where(1.0 - low, high))
+    else:
+        value = near.where(low, 1.0 - high)
     zero, one = (1.0, 0.0) if upper else (0.0, 1.0)
     value = x.eq(0).where(zero, x.eq(m.INF).where(one, value))
     value = a.eq(m.INF).where(x.eq(m.INF).where(m.NAN, zero), value)
@@ -207,4 +235,4 @@ def airy_ai(x: Tensor) -> Tensor:
     return (m.absolute(x).eq(m.INF) | x.isnan()).where(m.NAN, value)
 
 
-register_unary(aten.special_airy_ai.default, airy_ai)
+register_unary(aten.special_airy_ai.default, in_double(airy_ai))
