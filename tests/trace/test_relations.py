@@ -43,7 +43,9 @@ def test_a_part_and_the_whole_vary_together():
 
 
 # A row of a matrix beside the whole: size, stride, offset; sizes, strides, offset; bytes.
-ROW = Kinds(frozenset({0, 3, 4}), range(8, 8), {2: (1,), 7: (5, 6)}, {2: (1, 5, 6), 7: (1, 5, 6)}, ((2, 8, 4), (7, 8, 4)))
+ROW = Kinds(
+    frozenset({0, 3, 4}), range(8, 8), {2: (1,), 7: (5, 6)}, {2: (1, 5, 6), 7: (1, 5, 6)}, ((2, 8, 4), (7, 8, 4))
+)
 
 
 def row(n, i):

@@ -16,7 +16,7 @@ namespace tiny {
 namespace {
 
 // Traces of a structure that are remembered, and bytes of all of them.
-constexpr size_t kMaxSeen = 8, kMaxBytes = size_t{16} << 20;
+constexpr size_t kMaxSeen = 12, kMaxBytes = size_t{16} << 20;
 // Programs of a structure, and structures with programs.
 constexpr size_t kMaxPrograms = 4, kMaxFamilies = 256;
 
@@ -370,9 +370,10 @@ SizeFamily& size_family_of(const Hash& structure) {
 bool note_sizes(SizeFamily& family, Integers integers) {
   auto& known = family.seen_sizes;
   seen_bytes -= std::min(seen_bytes, bytes_of(family));
-  // Of equal sizes the last are kept: numbers may have changed.
+  // Of equal sizes the first and the last are kept: numbers and offsets may have changed.
   const auto same = std::find(known.begin(), known.end(), integers.sizes);
-  const auto at = same != known.end() ? same : known.size() == kMaxSeen ? known.begin() : known.end();
+  const auto again = same == known.end() ? same : std::find(same + 1, known.end(), integers.sizes);
+  const auto at = again != known.end() ? again : known.size() == kMaxSeen ? known.begin() : known.end();
   if (at != known.end()) {
     family.seen.erase(family.seen.begin() + (at - known.begin()));
     known.erase(at);
@@ -380,7 +381,7 @@ bool note_sizes(SizeFamily& family, Integers integers) {
   known.push_back(integers.sizes);
   family.seen.push_back(std::move(integers.values));
   seen_bytes += bytes_of(family);
-  const bool is_another = known.size() > 1;
+  const bool is_another = std::any_of(known.begin(), known.end(), [&](const Hash& sizes) { return !(sizes == known.back()); });
   if (seen_bytes <= kMaxBytes) return is_another;
   // Half of what has no program goes, the longest unused first.
   seen_bytes = 0;

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import gcd
+from typing import NamedTuple
 
 from .integers import Kinds
 from .polynomials import Polynomial, constant, plus, times, with_sum
@@ -74,47 +76,66 @@ def corners(box: Box) -> list[tuple[int, ...]]:
 
 
 def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Relation, Box]]:
-    """Boxes to try a program for, the widest first. Differences of a range have no common divisor: a number that divides
-    a n + b at all three divides a and b, so that nothing divides by chance."""
+    """Boxes to try a program for, the widest first. Differences of a range have no common divisor: a number that
+    divides a n + b at all three divides a and b, so that nothing divides by chance."""
     variants = [(r, Bounds.of(r, own, where)) for r in (relation, *_by_difference(relation))]
     tried: list[tuple[Relation, Box]] = []
     for wide in (8, 2, 1):
-        found = [(ends, r) for r, bounds in variants if (ends := _ends(r, bounds, where.sizes, wide)) is not None]
+        found = [(r, reach) for r, bounds in variants if (reach := _reach(r, bounds, where.sizes, wide)) is not None]
         if not found:
             continue
-        (ends, is_open, _), related = max(found, key=lambda f: f[0][2])  # of equals the first
-        seen = zip(*related.seen, strict=True)
-        box = [_range(*end, free, each) for end, free, each in zip(ends, is_open, seen, strict=True)]
-        if None not in box and (related, box) not in tried:
-            tried.append((related, [r for r in box if r is not None]))
+        related, (ends, is_open, _) = max(found, key=lambda f: f[1].free)  # of equals the first
+        seen = list(zip(*related.seen, strict=True))
+        within = [_within(end, free, each) for end, free, each in zip(ends, is_open, seen, strict=True)]
+        for some in (ends, within):
+            ranges = [_range(end, free, each) for end, free, each in zip(some, is_open, seen, strict=True)]
+            box = [r for r in ranges if r is not None]
+            if len(box) == len(ranges) and (related, box) not in tried:
+                tried.append((related, box))
     if not tried:
         raise Unrelated("what was seen does not say which sizes may come")
     return tried
 
 
-def _ends(relation: Relation, bounds: Bounds, sizes: frozenset[int], wide: int) -> tuple[Ends, list[bool], int] | None:
-    """The ends of what was seen, moved as far as all traces between them can come; which of the upper ones nothing
-    stops, and how many ends there are in all that nothing stops."""
+class Reach(NamedTuple):
+    """Which of the upper ends nothing stops; how many there are of both sides."""
+
+    ends: Ends
+    is_open: list[bool]
+    free: int
+
+
+def _reach(relation: Relation, bounds: Bounds, sizes: frozenset[int], wide: int) -> Reach | None:
+    """The ends of what was seen, moved as far as all traces between them can come."""
     ends = [(min(values), max(values)) for values in zip(*relation.seen, strict=True)]
     if not bounds.hold(ends):
         return None
     free = 0
-    is_open = []
+    is_open: list[bool] = []
     for side, (v, variable) in product((0, 1), enumerate(relation.variables)):
         is_size = variable.position in sizes and variable.less is None
 
-        def moved(end: int, v: int = v, side: int = side) -> Ends:
-            low, high = ends[v]
-            return [*ends[:v], (low, end) if side else (end, high), *ends[v + 1 :]]
-
+        moved = partial(_moved, ends, v, side)
         here = ends[v][side]
         wanted = here * wide if side else _low(here, wide, is_size)
-        farthest = _farthest(here, UNBOUNDED if side else wanted, lambda end: bounds.hold(moved(end)))
-        is_free = farthest == wanted or farthest > (MOST * wanted if is_size else UNBOUNDED - 1)
+        farthest = _farthest(here, UNBOUNDED if side else wanted, bounds, moved)
+        is_free = farthest == (UNBOUNDED if side else wanted)
+        is_free |= side == 1 and is_size and farthest > MOST * max(wanted, USUAL)
         free += is_free and (side == 1 or is_size)  # others begin at 0 or soon after
         ends = moved(wanted if is_free else farthest)
         is_open += [is_free] * side
-    return ends, is_open, free
+    return Reach(ends, is_open, free)
+
+
+def _moved(ends: Ends, v: int, side: int, end: int) -> Ends:
+    low, high = ends[v]
+    return [*ends[:v], (low, end) if side else (end, high), *ends[v + 1 :]]
+
+
+def _within(ends: tuple[int, int], is_open: bool, values: Sequence[int]) -> tuple[int, int]:
+    """Without the ends that memory sets: there nothing is left before or behind, and what would be done there goes."""
+    low, high = ends
+    return low if low >= min(values) else low + 1, high if is_open or high <= max(values) else high - 1
 
 
 def _low(least: int, wide: int, is_size: bool) -> int:
@@ -123,19 +144,20 @@ def _low(least: int, wide: int, is_size: bool) -> int:
     return least // wide if wide < 8 else 0
 
 
-def _farthest(here: int, wanted: int, holds: Callable[[int], bool]) -> int:
-    """The end nearest to what is wanted that holds; `here` does."""
-    if holds(wanted):
+def _farthest(here: int, wanted: int, bounds: Bounds, moved: Callable[[int], Ends]) -> int:
+    """The end nearest to what is wanted within bounds; `here` is."""
+    if bounds.hold(moved(wanted)):
         return wanted
     while abs(wanted - here) > 1:
         middle = (here + wanted) // 2
-        here, wanted = (middle, wanted) if holds(middle) else (here, middle)
+        here, wanted = (middle, wanted) if bounds.hold(moved(middle)) else (here, middle)
     return here
 
 
-def _range(low: int, high: int, is_open: bool, values: Sequence[int]) -> tuple[int, int, int] | None:
+def _range(ends: tuple[int, int], is_open: bool, values: Sequence[int]) -> tuple[int, int, int] | None:
     """With a usual value between, a prime if there is one: what a kernel is cut by is then no divisor by chance. Where
     nothing stops it, a range may as well end a little earlier or later."""
+    low, high = ends
     usual = prime_from(max(*values, USUAL), 1)
     if is_open:
         high = max(high, usual) + 1

@@ -5,7 +5,7 @@ trace is compared before a program for many sizes is run (csrc/sizes.cpp)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 
@@ -13,8 +13,10 @@ from .integers import Kinds
 from .polynomials import Polynomial, candidates, constant, plus, times
 
 MAX_VARIABLES = 3
-# What a size may have more or less than a multiple of another.
+# What a size may have more or less than a multiple of another, and an offset than a size; what differs by more may
+# differ by anything.
 NEAR = 16
+NEXT = 2
 
 Column = tuple[int, ...]
 
@@ -58,12 +60,14 @@ def _is_likely(form: Polynomial) -> bool:
     return factor > 0 and near and sum(highest) > 0
 
 
-def _sum_of(points: Sequence[Sequence[int]], column: Column) -> Polynomial | None:
-    """The column as a sum and difference of variables and a constant."""
+def _sum_of(
+    points: Sequence[Sequence[int]], column: Column, likely: Callable[[int], bool] = lambda _: True
+) -> Polynomial | None:
+    """The column as a sum and difference of variables and a constant that is likely."""
     n = len(points[0])
     for signs in sorted(product((0, 1, -1), repeat=n), key=lambda s: (sum(map(abs, s)), -sum(s))):
         rest = {v - sum(s * x for s, x in zip(signs, p, strict=True)) for p, v in zip(points, column, strict=True)}
-        if len(rest) == 1:
+        if len(rest) == 1 and (not any(signs) or likely(min(rest))):
             terms = [(s, tuple(int(i == j) for j in range(n))) for i, s in enumerate(signs) if s]
             return plus(Polynomial(tuple(terms)), constant(rest.pop(), n))
     return None
@@ -88,7 +92,7 @@ class _Relating:
             form = None
             if self.variables:
                 form = self._as_offset(column) or self._likely(column, 1) or self._as_product(column)
-                form = form or self._likely(column, 2)
+                form = form or (None if self._may_be_free(column) else self._likely(column, 2))
             if form is None and all(p in self.where.numbers for p in self.columns[column]):
                 self.loose.update(self.columns[column])
                 continue
@@ -157,8 +161,27 @@ class _Relating:
         ways = ((p, strides[p]) for p in offsets for strides in (self.where.offsets, self.where.neighbours))
         return next((f for p, strides in ways if (f := self._by_digits(p, strides)) is not None), None)
 
+    def _ends_near(self, position: int) -> set[int]:
+        """Where regions in an offset's memory may begin and end: in elements, and in rows of them."""
+        nbytes, itemsize = next(((n, i) for o, n, i in self.where.bounds if o == position), (0, 0))
+        if not itemsize:
+            return {0}
+        first = self.members[-1]
+        rows = {first[p] for p in self.where.neighbours[position] if len({m[p] for m in self.members}) == 1} | {1}
+        elements = first[nbytes] // itemsize if len({m[nbytes] for m in self.members}) == 1 else 0
+        return {0, *rows, *(elements // row for row in rows if row > 0)}
+
+    def _may_be_free(self, column: Column) -> bool:
+        """Whether it may be a variable of its own without being a size."""
+        return len(self.variables) < MAX_VARIABLES and all(p in self.where.offsets for p in self.columns[column])
+
     def _by_digits(self, position: int, strides: Sequence[int]) -> Polynomial | None:
         """An offset as so many of each stride: sums of variables each."""
+        ends = self._ends_near(position)
+
+        def likely(more: int) -> bool:
+            return len(self.variables) == MAX_VARIABLES or any(abs(more - end) <= NEXT for end in ends)
+
         rest = [m[position] for m in self.members]
         total = Polynomial(())
         for stride in self._strides(strides):
@@ -166,12 +189,12 @@ class _Relating:
             steps = [m[stride] for m in self.members]
             if form is None or min(steps) < 1:
                 return None
-            digits = _sum_of(self.points, tuple(r // s for r, s in zip(rest, steps, strict=True)))
+            digits = _sum_of(self.points, tuple(r // s for r, s in zip(rest, steps, strict=True)), likely)
             if digits is None:
                 return None
             total = plus(total, times(digits, form))
             rest = [r % s for r, s in zip(rest, steps, strict=True)]
-        left = _sum_of(self.points, tuple(rest))
+        left = _sum_of(self.points, tuple(rest), likely)
         return None if left is None else plus(total, left)
 
 
