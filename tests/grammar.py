@@ -19,7 +19,8 @@ import torch
 from tests.programs import Different, Pair
 
 SHAPES = ((6,), (2, 3), (4, 4), (3, 2, 2), (1, 5), (), (9,), (5, 2), (40,))
-FLOATS = (torch.float32, torch.float64, torch.float16)
+HAS = torch.tiny.get_device_capability()["supported_dtypes"]
+FLOATS = tuple(dtype for dtype in (torch.float32, torch.float64, torch.float16) if dtype in HAS)
 INTEGERS = (torch.int32, torch.int64, torch.uint8, torch.int16)
 DTYPES = (*FLOATS, *INTEGERS, torch.float32, torch.float32, torch.bool, torch.complex64)
 LARGE = (180, 190)  # enough for kernels that threads share

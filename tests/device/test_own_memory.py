@@ -43,6 +43,20 @@ def test_short_integers_wrap_before_they_are_used(dtype):
     both(program, schedules=("lazy",), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.bool], ids=str)
+def test_short_integers_that_are_read_conditionally(dtype):
+    numbers = torch.arange(27).sub(7).to(dtype)
+
+    def program(device):
+        a = numbers.to(device)
+        b = a.clone()
+        b[:2] = b[1:3].clone()
+        parts = (a[3:9], a[1:2], a[11:])
+        return a.roll(1), a.view(9, 3).roll(1, 0), a.view(9, 3).roll(2, 1), b, torch.cat(parts), a.flip(0).roll(5)
+
+    both(program, schedules=("lazy",), rtol=0, atol=0)
+
+
 def test_conversions_of_large_floats_to_integers_are_exact():
     numbers = torch.tensor([1e10, -1e10, 3.7, -3.7, 2.0**40 + 2**20, -(2.0**62), 2.0**32, -(2.0**31) - 256])
     both(lambda device: (numbers.to(device).long(), (numbers.to(device).long() * 3).int()), rtol=0, atol=0)

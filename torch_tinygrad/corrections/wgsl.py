@@ -41,7 +41,23 @@ def short_integers_wrap() -> None:
 def short_integers_are_stored_as_their_bits() -> None:
     """What is packed into a word is cut to the type's bits among the short type's own numbers, where 255 is -1."""
     first = PatternMatcher([(UPat(Ops.STORE, name="store"), _packed_store)])
-    WGSLRenderer.extra_matcher = first + wgsl.wgsl_matcher
+    WGSLRenderer.extra_matcher = first + WGSLRenderer.extra_matcher
+
+
+@correction("0.14.0", "device/test_own_memory.py::test_short_integers_that_are_read_conditionally")
+def what_is_read_instead_is_no_part_of_a_word() -> None:
+    """A short integer that is read where a condition holds is cut out of its word, and what stands for it elsewhere is
+    cut in the same way, though it is the number itself: every second element of a rolled image was 0."""
+    first = PatternMatcher([(UPat(Ops.LOAD, name="load"), _packed_load)])
+    WGSLRenderer.extra_matcher = first + WGSLRenderer.extra_matcher
+
+
+def _packed_load(load: UOp) -> UOp | None:
+    if len(load.src) < 3 or not wgsl.is_packed(load):
+        return None
+    place, instead, condition = load.src
+    nothing = UOp.const(0, load.dtype)
+    return condition.where(wgsl.packed_load(load.replace(src=(place, nothing, condition))), instead)
 
 
 def _cast(ctx: WGSLRenderer, x: UOp) -> str:
