@@ -57,6 +57,18 @@ def test_short_integers_that_are_read_conditionally(dtype):
     both(program, schedules=("lazy",), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_gradients_of_few_rows_of_a_table_are_added_once(count):
+    def program(device):
+        table = torch.arange(50.0).view(10, 5).to(device).requires_grad_()
+        index = torch.tensor([5, 5, 2, 9, 0, 5, 2][:count]).to(device)
+        rows = torch.nn.functional.embedding(index, table)
+        bag = torch.nn.functional.embedding_bag(index, table, index[:1] * 0, mode="sum")
+        return torch.autograd.grad((rows * rows).sum() + bag.sum(), table)[0]
+
+    both(program, schedules=("lazy",))
+
+
 def test_conversions_of_large_floats_to_integers_are_exact():
     numbers = torch.tensor([1e10, -1e10, 3.7, -3.7, 2.0**40 + 2**20, -(2.0**62), 2.0**32, -(2.0**31) - 256])
     both(lambda device: (numbers.to(device).long(), (numbers.to(device).long() * 3).int()), rtol=0, atol=0)

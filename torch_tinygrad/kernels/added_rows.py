@@ -16,6 +16,8 @@ def accumulate_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
     """[rows, width] with grad[i] added to row index[i], in grad's dtype; rows that do not exist are skipped."""
     if not math.prod(grad.shape) or not rows:
         return Tensor.zeros(rows, grad.shape[1], dtype=grad.dtype)
+    if index.shape[0] == 1:  # nothing to add up; and tinygrad loses the conditions of a loop with one step
+        return (Tensor.arange(rows).reshape(rows, 1) == index.cast(dtypes.int32)).where(grad, 0).cast(grad.dtype)
     kernel = _parallel if in_parallel(grad) else _serial
     table = Tensor.empty(rows, grad.shape[1], dtype=grad.dtype, device=grad.device)
     return call(kernel, table, grad, index.cast(dtypes.int32))
