@@ -71,6 +71,7 @@ class HostProgram:
     sizes: list[int]
     temporaries: list[tuple[int, int]]
     moved: list[int]
+    storage_sizes: list[int]
     lifted: list[int]
     kernels: int
     bytes_moved: int

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_tinygrad
 from tests.differential import DEVICE, Cost, data, flush
 from tests.random_loops import LINES, check, random_lines
 
@@ -60,22 +61,64 @@ def test_a_step_of_a_stencil_reads_what_the_last_one_left_and_nothing_older():
     cost.expect(kernels=8, bytes_moved=8 * 2 * u.nbytes)
 
 
-def test_a_loop_over_cells_of_any_length_is_a_kernel_for_each_row():
-    """No length is unrolled into one expression: 7 is as short as 31."""
+def distances(device, n, by_columns):
+    table = torch.zeros(n + 1, n + 1, device=device)
+    table[0] = table[:, 0] = torch.arange(n + 1.0)
+    cost = ((data(n, 1, device=device) > 0) != (data(n, device=device) > 0.2)).float()
+    for outer in range(1, n + 1):
+        for inner in range(1, n + 1):
+            i, j = (inner, outer) if by_columns else (outer, inner)
+            near = torch.minimum(table[i - 1, j], table[i, j - 1]) + 1
+            table[i, j] = torch.minimum(near, table[i - 1, j - 1] + cost[i - 1, j - 1])
+    return table
 
-    def distances(device, n):
-        table = torch.zeros(n + 1, n + 1, device=device)
-        table[0] = table[:, 0] = torch.arange(n + 1.0)
-        differ = (data(n, 1, device=device) > 0) != (data(n, device=device) > 0.2)
-        cost = differ.float()
-        for i in range(1, n + 1):
-            for j in range(1, n + 1):
-                near = torch.minimum(table[i - 1, j], table[i, j - 1]) + 1
-                table[i, j] = torch.minimum(near, table[i - 1, j - 1] + cost[i - 1, j - 1])
-        return table
 
-    for n in (8, 20, 33):
-        assert kernels_of(lambda device, n=n: distances(device, n)) <= 2 * n + 4
+def forward_of_ctc(device, n):
+    """The first cell of each row has one neighbour less than the others."""
+    chances, alpha = data(n, n, device=device), torch.zeros(n, n, device=device)
+    for t in range(1, n):
+        for s in range(n):
+            came = torch.logaddexp(alpha[t - 1, s], alpha[t - 1, s - 1]) if s else alpha[t - 1, s]
+            alpha[t, s] = came + chances[t, s]
+    return alpha
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("n", [8, 12, 20, 33])
+def test_a_table_that_is_filled_cell_by_cell_is_a_few_kernels(n, by_columns):
+    """No length is unrolled into one expression, and rows are no kernels of their own."""
+    torch_tinygrad._C.clear_programs()  # both orders are one family, whose programs would take places as inputs
+    assert kernels_of(lambda device: distances(device, n, by_columns)) <= 5
+
+
+def test_cells_that_differ_at_the_edge_of_a_table_are_in_the_same_kernel():
+    assert kernels_of(lambda device: forward_of_ctc(device, 12)) <= 5
+
+
+def test_rows_of_other_numbers_and_of_what_lies_between_them():
+    """Numbers that differ from cell to cell and from row to row, and a write after each row."""
+
+    def program(device):
+        table, ends = torch.zeros(12, 13, device=device), torch.zeros(12, device=device)
+        for i in range(11):
+            for j in range(12):
+                table[i + 1, j + 1] = table[i, j + 1] * 0.5 + table[i + 1, j] * (0.01 * j) + (i + 1) * 0.1
+            ends[i + 1] = table[i + 1, 12] + ends[i]
+        return torch.cat([table.flatten(), ends])
+
+    kernels_of(program)
+
+
+def test_a_row_that_is_longer_than_the_others_is_a_loop_of_its_own():
+    def program(device):
+        x = data(200, device=device)
+        for rows, length in ((4, 9), (1, 17), (4, 9)):
+            for r in range(rows):
+                for j in range(length):
+                    x[r * 20 + j + 1] = x[r * 20 + j] * 0.9 + x[r * 20 + j + 1]
+        return x
+
+    kernels_of(program)
 
 
 @pytest.mark.parametrize("stages", [2, 6])

@@ -101,6 +101,27 @@ def kalman(device, n):
     return x, p
 
 
+def kalman_of_its_length(device, n):
+    """Data as long as the loop: they are larger for more steps."""
+    seen, path = drawn(n, 20, device=device), torch.empty(n, 20, device=device)
+    move, state = torch.tensor([[1.0, 0.1], [0.0, 0.9]], device=device), torch.zeros(2, 20, device=device)
+    for t in range(n):
+        state = move @ state
+        state = state + 0.2 * (seen[t] - state[0])
+        path[t] = state[0]
+    return state, path
+
+
+def automaton(device, n):
+    """Each row of a history from the one before it."""
+    history = torch.zeros(n + 1, 32, dtype=torch.bool, device=device)
+    history[0] = drawn(32, device=device) > 0.5
+    for t in range(n):
+        row = history[t]
+        history[t + 1] = row.roll(1) ^ (row | row.roll(-1))
+    return history
+
+
 def floyd_warshall(device, n):
     w = drawn(n, n, device=device) + 0.1
     for k in range(n):
@@ -162,6 +183,7 @@ def nested(device, n):
 
 LOOPS = [
     heat, life, wave_of_three_levels, two_buffers_in_turn, gray_scott, lms, power_iteration, runge_kutta, kalman,
+    kalman_of_its_length, automaton,
     floyd_warshall, steps_of_training, history_kept, trajectory, chain, updates, nested,
 ]  # fmt: skip
 # Another number of steps is another size in the first; when autograd's threads let go of a step's values is not fixed.

@@ -137,6 +137,7 @@ int64_t first_size_of(HostProgram& program) {
 // The program without what follows from sizes.
 py::object skeleton_of(const HostProgram& program) {
   HostProgram bare = program;
+  bare.storage_sizes.clear();
   bare.each_integer([](int64_t& value) { value = 0; });
   bare.arena = bare.bytes_moved = 0;
   const auto bytes = bare.to_bytes();
@@ -286,6 +287,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("sizes", &HostProgram::sizes)
       .def_readwrite("temporaries", &HostProgram::temporaries)
       .def_readwrite("moved", &HostProgram::moved)
+      .def_readwrite("storage_sizes", &HostProgram::storage_sizes)
       .def("integers", &integers_of)
       .def("first_size", &first_size_of)
       .def("skeleton", &skeleton_of)

@@ -55,7 +55,7 @@ class Search {
       : inputs(Inputs::of(trace)), trace_(trace), like_(like), mode_(mode), key_(key_of(trace)), family_(family_of(key_, trace)) {}
 
   Entry* run() {
-    if (Entry* entry = family_.find(inputs)) {
+    if (Entry* entry = family_.find(trace_, inputs)) {
       if (mode_ == Mode::Auto) look_for_rival(*entry, trace_, key_, inputs);
       return entry;
     }
@@ -101,7 +101,7 @@ class Search {
     note_constants(*answer->program, request->inputs, request->varying);
     save_program(request->name, *answer->program);
     add_program(family_, answer->program, request->inputs, request->varying);
-    Entry* entry = family_.find(inputs);  // its numbers may have changed since
+    Entry* entry = family_.find(trace_, inputs);  // its numbers may have changed since
     if (entry != nullptr) way = Way::Compile;
     return entry;
   }
@@ -109,7 +109,7 @@ class Search {
   Entry* from_disk() {
     const auto kept = load_program(name_, trace_.device);
     // Numbers that differ but are constants all the same are checked after reading.
-    if (kept == nullptr || !has_constants(*kept, inputs, family_.varying)) return nullptr;
+    if (kept == nullptr || !kept->fits(trace_) || !has_constants(*kept, inputs, family_.varying)) return nullptr;
     way = Way::Load;
     return &add_program(family_, kept, inputs, family_.varying);
   }
@@ -261,6 +261,7 @@ std::exception_ptr run_trace(Trace& trace, const char* reason, const Trace* like
 // Runs the pieces of a trace one after the other. Memory that no later one needs is given back.
 std::exception_ptr run_pieces(Trace& trace, const Uses& uses, const std::vector<size_t>& ends, const char* reason) {
   std::exception_ptr error;
+  if (shares_host_memory()) allocate_filled(trace, uses);
   Pieces pieces(trace, uses);
   Trace before, piece, next = pieces.take(ends[0]);
   for (size_t i = 0; i < ends.size(); i++) {

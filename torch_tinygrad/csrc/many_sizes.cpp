@@ -60,12 +60,14 @@ void take_up(SizeFamily& sizes, const Hash& structure, const Trace& trace, Way& 
 }
 
 // The program for this trace's sizes, filled in and kept as its own.
-Entry* resized(Family& family, const SizeFamily& sizes, const Integers& integers, const Inputs& inputs) {
+Entry* resized(Family& family, const SizeFamily& sizes, const Trace& trace, const Integers& integers, const Inputs& inputs) {
   for (auto it = sizes.programs.rbegin(); it != sizes.programs.rend(); ++it) {
     const auto variables = (*it)->match(integers.values);
     if (!variables) continue;
     const std::shared_ptr<HostProgram> program = (*it)->at(*variables);
     const Varying varying{family.varying.numbers, {}};
+    program->storage_sizes.clear();
+    for (const StoragePtr& storage : trace.storages) program->storage_sizes.push_back(static_cast<int64_t>(storage->nbytes));
     note_constants(*program, inputs, varying);
     Entry& entry = add_program(family, program, inputs, varying);
     entry.contest = std::make_shared<Contest>();
@@ -81,7 +83,7 @@ Entry* find_of_many_sizes(Family& family, const Trace& trace, Mode mode, const I
   Integers integers = Integers::of(trace);
   SizeFamily& sizes = size_family_of(integers.structure);
   take_up(sizes, integers.structure, trace, way);
-  if (Entry* entry = resized(family, sizes, integers, inputs)) return entry;
+  if (Entry* entry = resized(family, sizes, trace, integers, inputs)) return entry;
   way = Way::Replay;
   const Hash structure = integers.structure;
   if (debug_level() >= 1 && !sizes.programs.empty())
@@ -103,7 +105,7 @@ Entry* find_of_many_sizes(Family& family, const Trace& trace, Mode mode, const I
     note_not_variable(sizes, failure.message);
     return nullptr;
   }
-  Entry* entry = resized(family, sizes, Integers::of(trace), inputs);
+  Entry* entry = resized(family, sizes, trace, Integers::of(trace), inputs);
   if (entry != nullptr) way = Way::Compile;
   return entry;
 }

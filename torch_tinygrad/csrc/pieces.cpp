@@ -1,5 +1,7 @@
 #include "pieces.h"
 
+#include "buffers.h"
+
 namespace tiny {
 Uses::Uses(const Trace& trace) : runs(trace.nodes.size()), first(trace.storages.size(), -1), last(trace.storages.size(), -1) {
   std::vector<bool> needed = trace.live;
@@ -20,6 +22,7 @@ Uses::Uses(const Trace& trace) : runs(trace.nodes.size()), first(trace.storages.
 Trace Pieces::take(size_t end) {
   Trace piece;
   piece.device = whole_.device;
+  piece.is_piece = true;
   const uint32_t begin = node_, first_ref = whole_.nodes[begin].args;
   const uint32_t regions = region_, numbers = number_, values = value_;
   const uint32_t ints = regions < whole_.regions.size() ? whole_.regions[regions].shape : 0;
@@ -75,6 +78,21 @@ Trace Pieces::take(size_t end) {
     piece.nodes.push_back(node);
   }
   return piece;
+}
+
+void allocate_filled(const Trace& trace, const Uses& uses) {
+  for (size_t s = 0; s < trace.storages.size(); s++) {
+    Storage& storage = *trace.storages[s];
+    if (storage.buffer != nullptr || uses.first[s] < 0) continue;
+    const Node& node = trace.nodes[uses.first[s]];
+    bool is_filled = false;
+    each_region(trace, node.writes, node.end, [&](const Region& region) {
+      int64_t count = static_cast<int64_t>(c10::elementSize(region.dtype));
+      for (uint32_t d = 0; d < region.ndim; d++) count *= trace.ints[region.shape + d];
+      is_filled = is_filled || (region.storage == static_cast<int32_t>(s) && count < static_cast<int64_t>(storage.nbytes));
+    });
+    if (is_filled) storage.buffer = host_buffer(storage.device, storage.nbytes);
+  }
 }
 
 void keep_from(Trace& trace, const Uses& uses, size_t begin) {

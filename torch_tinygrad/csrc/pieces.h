@@ -38,6 +38,9 @@ class Pieces {
   std::vector<std::pair<int64_t, int32_t>> numbers_;         // by storage: where the piece began that uses it last, its number there
 };
 
+// Gives a buffer to what is made for steps to fill, part by part: then all of them find one, the first too.
+void allocate_filled(const Trace& trace, const Uses& uses);
+
 // Leaves only the nodes from `begin` on pending. The others have run.
 void keep_from(Trace& trace, const Uses& uses, size_t begin);
 

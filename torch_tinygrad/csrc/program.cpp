@@ -101,6 +101,12 @@ void put(std::vector<c10::IValue>& arguments, const c10::FunctionSchema& schema,
 
 }  // namespace
 
+bool Program::fits(const Trace& trace) const {
+  for (size_t s = 0; s < std::min(storage_sizes.size(), trace.storages.size()); s++)
+    if (storage_sizes[s] >= 0 && static_cast<size_t>(storage_sizes[s]) != trace.storages[s]->nbytes) return false;
+  return true;
+}
+
 void HostProgram::add_kernel(std::string image, Imports imports, std::vector<Slot> args, std::vector<int64_t> values, int threads,
                              int core_position, bool beside, int64_t elements) {
   TORCH_CHECK(args.size() + values.size() <= 64, "tiny: a kernel of ", args.size() + values.size(), " arguments");

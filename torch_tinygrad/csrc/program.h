@@ -23,7 +23,11 @@ struct Program {
   // As plain data, to be kept on disk; none where a part of it cannot be written down.
   virtual std::optional<std::string> to_bytes() const = 0;
 
-  bool started = false;          // the last run came as far as its first step
+  bool started = false;  // the last run came as far as its first step
+  // Bytes of each storage as it was compiled; -1 of those it takes parts of, whatever their size. None where all are as in its key.
+  std::vector<int64_t> storage_sizes;
+  bool fits(const Trace& trace) const;
+
   std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
   Hash constants;                // of the numbers and offsets it was compiled for
   int64_t kernels = 0, bytes_moved = 0;

@@ -115,7 +115,7 @@ std::optional<std::string> HostProgram::to_bytes() const try {
   w.list(adopted, [&](const auto& o) { w.number(o.first), w.number(o.second); });
   w.number(made), w.numbers(floats), w.numbers(ints), w.numbers(lifted);
   w.numbers(sizes), w.numbers(moved), w.list(temporaries, [&](const auto& t) { w.number(t.first), w.number(t.second); });
-  w.number(arena), w.number(kernels), w.number(bytes_moved);
+  w.numbers(storage_sizes), w.number(arena), w.number(kernels), w.number(bytes_moved);
   w.list(fallbacks, [&](const auto& f) { w.text(f.first), w.number(f.second); });
   w.list(description, [&](const std::string& line) { w.text(line); });
   return std::move(w.bytes);
@@ -178,6 +178,7 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
     const auto block = r.number<uint32_t>();
     program->temporaries.emplace_back(block, r.number<int64_t>());
   }
+  program->storage_sizes = r.numbers<int64_t>();
   program->arena = r.number<int64_t>(), program->kernels = r.number<int64_t>(), program->bytes_moved = r.number<int64_t>();
   for (size_t n = r.count(); n > 0; n--) {
     const std::string name = r.text();

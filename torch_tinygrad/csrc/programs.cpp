@@ -5,6 +5,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "python.h"
 #include "recorder.h"
 #include "sizes.h"
 
@@ -65,6 +66,9 @@ Moves split(const Moves& before, const Trace& trace, const std::vector<int64_t>&
   return moves.leaders.empty() ? Moves{} : moves;
 }
 
+// What of a storage's size a program always depends on: which types fill it, and whether 32 bits tell its elements apart.
+size_t size_kind(size_t nbytes) { return nbytes % 16 + (nbytes >> 31 ? 16 : 0); }
+
 void forget_seen(Family& family) {
   seen_bytes -= family.seen.bytes();
   family.seen = {};
@@ -85,17 +89,21 @@ void Varying::widen(const Trace& trace, const Inputs& before, const Inputs& now)
   moves = split(moves, trace, before.places, now.places);
 }
 
-Entry* Family::find(const Inputs& inputs) {
+Entry* Family::find(const Trace& trace, const Inputs& inputs) {
   for (Entry& entry : entries)
-    if (entry.program->constants == constants_of(inputs, entry.lifted, entry.moves)) return &entry;
+    if (entry.program->fits(trace) && entry.program->constants == constants_of(inputs, entry.lifted, entry.moves)) return &entry;
   return nullptr;
 }
 
 Hash key_of(const Trace& trace) {
   Hash key = trace.key;
   key.add(static_cast<uint64_t>(trace.device));
-  for (size_t s = 0; s < trace.storages.size(); s++)
-    key.add((trace.storages[s]->nbytes << 2) | (trace.live[s] ? 1 : 0) | (trace.storages[s]->buffer ? 2 : 0));
+  const bool any_size = trace.is_piece && shares_host_memory();
+  for (size_t s = 0; s < trace.storages.size(); s++) {
+    const Storage& storage = *trace.storages[s];
+    const size_t size = any_size && storage.buffer ? size_kind(storage.nbytes) : storage.nbytes;
+    key.add((size << 2) | (trace.live[s] ? 1 : 0) | (storage.buffer ? 2 : 0));
+  }
   for (const Number& number : trace.numbers) key.add(static_cast<uint64_t>(number.is_float));
   return key;
 }

@@ -78,10 +78,11 @@ struct Family {
   uint32_t refusals = 0;  // requests that failed for good
   std::unique_ptr<Request> request;
 
-  Entry* find(const Inputs& inputs);
+  Entry* find(const Trace& trace, const Inputs& inputs);
 };
 
-// The family of a trace, by its key, the sizes and liveness of its storages, and the types of its numbers.
+// The family of a trace, by its key, the sizes and liveness of its storages, and the types of its numbers. Steps of a loop are
+// the same however long the arrays are that they take their parts of: whether a program fits those, it says itself.
 Hash key_of(const Trace& trace);
 Family& family_of(const Hash& key, const Trace& trace);
 

@@ -57,6 +57,7 @@ struct Trace {
   std::vector<bool> live;  // while it is flushed: storages whose values are needed afterwards
   Hash key;
   int64_t bytes = 0;
+  bool is_piece = false;  // of a loop that was cut
 
   int32_t number_of(Storage* storage);
   uint32_t add_region(const at::Tensor& tensor);

@@ -25,6 +25,7 @@ from torch_tinygrad.trace.batch import (
     only_last_matters,
 )
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
+from torch_tinygrad.trace.rounds import in_rounds
 from torch_tinygrad.trace.sequence import sequence
 
 CanLift = Callable[[str, int], bool]
@@ -56,7 +57,9 @@ def reroll(
         trace = smaller
     trace = trace if trace is original else _settled(trace, original)
     in_turn = partial(_attempt_in_turn, can_lift=can_lift, can_sequence=can_sequence)
-    return _pass(trace, is_pointwise, in_turn) or trace
+    # Loops of loops are found afterwards: a row of a table is no iteration, however short.
+    in_turns = _pass(trace, is_pointwise, in_turn, shortest_first=True) or trace
+    return in_rounds(in_turns, can_sequence, is_pointwise)
 
 
 def _settled(trace: Trace, original: Trace) -> Trace:
@@ -116,7 +119,7 @@ class _Columns:
         return self.private_by_period[period]
 
 
-def _pass(trace: Trace, is_pointwise, attempt) -> Trace | None:
+def _pass(trace: Trace, is_pointwise, attempt, shortest_first: bool = False) -> Trace | None:
     if len(trace.nodes) < MIN_ITERATIONS:
         return None
     columns = _columns(trace, is_pointwise)
@@ -126,7 +129,7 @@ def _pass(trace: Trace, is_pointwise, attempt) -> Trace | None:
     failed: list[tuple[int, int, int]] = []
     periods = range(1, min(MAX_PERIOD, len(trace.nodes) // MIN_ITERATIONS) + 1)
     candidates = [(low - high, period, low, high) for period in periods for low, high in _intervals(columns, period)]
-    for _, period, low, high in sorted(candidates):
+    for _, period, low, high in sorted(candidates, key=(lambda c: (c[1], c[0])) if shortest_first else None):
         if len(failed) >= _MAX_FAILURES:
             break
         for first, end in _free_parts(free, low, high + 2 * period):

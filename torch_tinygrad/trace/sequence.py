@@ -1,10 +1,12 @@
 """Loops whose iterations need each other's results (`a[i] = a[i - 1] * 0.5 + b[i]`): they cannot be batched, but one
-kernel may run the iterations in turn. Such a loop becomes one node that holds its first iteration and how it advances.
+kernel may run the iterations in turn. Such a loop becomes one node that holds its first iteration and how it advances;
+loops of such loops: `rounds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import combinations
 
 import torch
@@ -22,17 +24,35 @@ MAX_WIDTH = 1 << 16
 Access = tuple[Region, Slot, bool]  # a region, how it moves, and whether it is written
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """Loops one after the other, and all of them again, `count` times: for each loop, each of its nodes and each of the
+    node's slots, by how much it moves from round to round."""
+
+    loops: list[Loop]
+    steps: list[list[list[int]]]
+    count: int
+
+    @staticmethod
+    def of(loop: Loop) -> Rounds:
+        return Rounds([loop], [[[0] * len(slots) for slots in loop.slots]], 1)
+
+
 def sequence(loop: Loop, nodes: list[Node], can_sequence: Callable[[Node], bool]) -> Node | None:
     """The loop as one node, with the nodes it stands for; None where its iterations must stay apart."""
     if loop.count < MIN_ITERATIONS or not all(can_sequence(node) for node in loop.nodes):
         return None
     accesses = [access for place in range(len(loop.nodes)) for access in accesses_of(loop, place)]
     walks = any(writes and slot.delta and not slot.private for _, slot, writes in accesses)
-    if not walks or not all(_is_plain(access) for access in accesses) or not _is_typed(accesses):
-        return None
-    if not all(_is_independent(loop, nest) for nest in nests(loop)):
-        return None
-    return Node(SEQUENCE, (loop, nodes), ())
+    return Node(SEQUENCE, (Rounds.of(loop), nodes), ()) if walks and fits_in_a_kernel([loop]) else None
+
+
+def fits_in_a_kernel(loops: list[Loop]) -> bool:
+    """Whether one kernel can run the loops one after the other, each in turn."""
+    accesses = [a for loop in loops for place in range(len(loop.nodes)) for a in accesses_of(loop, place)]
+    if not all(_is_plain(access) for access in accesses) or not _is_typed(accesses):
+        return False
+    return all(_is_independent(loop, nest) for loop in loops for nest in nests(loop))
 
 
 def accesses_of(loop: Loop, place: int) -> list[Access]:

@@ -11,11 +11,10 @@ from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad.target import target
-from torch_tinygrad.trace.batch import Loop, Slot
 from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.forms import is_random, schema_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
-from torch_tinygrad.trace.sequence import SEQUENCE
+from torch_tinygrad.trace.sequence import SEQUENCE, Rounds
 
 from ..kernels.threads import SMALL
 from ..kernels.updates import Update, settled
@@ -200,17 +199,15 @@ class _Builder:
         seeds = self.lift([n.position for n in node.args[-2:]], False) if is_random(node.op) else None
         return self.steps.add(node, is_fallback=True, seeds=seeds)
 
-    def sequence(self, loop: Loop, nodes: list[Node]) -> None:
-        """A loop as one kernel, or its nodes one by one."""
+    def sequence(self, rounds: Rounds, nodes: list[Node]) -> None:
+        """Loops as one kernel, or their nodes one by one."""
 
-        def is_input(node: Node, argument: int, slot: Slot) -> bool:
-            first = node.args[argument].position
-            positions = range(first, first + slot.delta * loop.count, slot.delta) if slot.delta else [first]
+        def is_input(node: Node, argument: int, positions: list[int]) -> bool:
             return not self.varying.isdisjoint(positions) and can_lift(node.op, argument)
 
         numbers = Numbers(is_input, self.number_dtype, self.entries)
         try:
-            lower_sequence(loop, self.graph.flats, numbers, self.graph.device)
+            lower_sequence(rounds, self.graph.flats, numbers, self.graph.device)
         except Unfit:
             for node in nodes:
                 self.node(node)

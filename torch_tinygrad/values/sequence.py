@@ -1,4 +1,4 @@
-"""One kernel for a loop whose iterations need each other's results: they run in turn, element by element.
+"""One kernel for loops whose iterations need each other's results: they run in turn, element by element.
 
 The operators' own lowerings say what an element is: they are applied to placeholders of one element, and in the
 expression that results each placeholder is replaced by what the kernel loads."""
@@ -6,7 +6,7 @@ expression that results each placeholder is replaced by what the kernel loads.""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -14,12 +14,12 @@ from tinygrad import Tensor
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
-from torch_tinygrad.trace.batch import Loop, Slot, moves
+from torch_tinygrad.trace.batch import Slot, moves
 from torch_tinygrad.trace.forms import schema_of
 from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region
 from torch_tinygrad.trace.pointwise import COPY, FILL
-from torch_tinygrad.trace.sequence import nests
+from torch_tinygrad.trace.sequence import Rounds, nests
 
 from ..kernels.loops import Loops, run_into
 from ..kernels.threads import fresh
@@ -36,12 +36,40 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True)
+class Way:
+    """How something moves: as its slot says from iteration to iteration, of so many, and by a step from round to
+    round."""
+
+    slot: Slot
+    iterations: int
+    step: int
+    rounds: int
+
+    def positions(self, first: int) -> list[int]:
+        """Of a number, in the order of turns; each once."""
+        rounds = range(self.rounds if self.step else 1)
+        iterations = range(self.iterations if self.slot.delta else 1)
+        return [first + r * self.step + i * self.slot.delta for r in rounds for i in iterations]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which round it is, and which iteration of a loop."""
+
+    round: UOp
+    iteration: UOp
+
+    def place(self, way: Way) -> UOp:
+        return self.round * way.step + self.iteration * way.slot.delta
+
+
+@dataclass(frozen=True)
 class Operand:
     """A placeholder and what stands there: elements of a region or numbers of the flush's table."""
 
     placeholder: UOp
     part: Region | Lifted
-    slot: Slot
+    way: Way
     dtype: DType
 
 
@@ -50,7 +78,7 @@ class Statement:
     """A node: one element of every result as an expression of placeholders."""
 
     operands: list[Operand]
-    results: list[tuple[Region, Slot, UOp]]
+    results: list[tuple[Region, Way, UOp]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +86,7 @@ class Numbers:
     """How numbers get into a kernel: whether that of an argument is one of the program's inputs, as which dtype it
     takes part, and where positions of the flush's table are in an input once they are added to it."""
 
-    is_input: Callable[[Node, int, Slot], bool]
+    is_input: Callable[[Node, int, list[int]], bool]
     dtype: Callable[[Node, bool], DType]
     table: Callable[[list[int], bool], tuple[Tensor, int]]
 
@@ -71,14 +99,14 @@ def _placeholder(device: str, dtype: DType, rank: int) -> Tensor:
     return Tensor(UOp.new_buffer(device, 1, dtype)).reshape((1,) * rank)
 
 
-def _statement(node: Node, slots: list[Slot], numbers: Numbers, device: str, schema) -> Statement:
+def _statement(node: Node, ways: list[Way], numbers: Numbers, device: str, schema) -> Statement:
     lowering: Lowering = LOWERINGS[node.op]
     operands: list[Operand] = []
-    moving = iter(slots)
+    moving = iter(ways)
 
-    def stand_in(part: Region | Lifted, slot: Slot, dtype: DType) -> Tensor:
+    def stand_in(part: Region | Lifted, way: Way, dtype: DType) -> Tensor:
         value = _placeholder(device, dtype, len(part.size))
-        operands.append(Operand(value.uop.base, part, slot, dtype))
+        operands.append(Operand(value.uop.base, part, way, dtype))
         return value
 
     def value(index: int, argument):
@@ -88,10 +116,10 @@ def _statement(node: Node, slots: list[Slot], numbers: Numbers, device: str, sch
             rank = len(argument.size)
             return _placeholder(device, dtype, rank) if unread else stand_in(argument, next(moving), dtype)
         if isinstance(argument, Number):
-            slot = next(moving) if moves(node.op, argument) else Slot(0)
-            if slot.lifts or numbers.is_input(node, index, slot):
+            way = next(moving) if moves(node.op, argument) else Way(Slot(0), 1, 0, 1)
+            if way.slot.lifts or numbers.is_input(node, index, way.positions(argument.position)):
                 is_float = isinstance(argument.value, float)
-                return stand_in(Lifted(argument.position, is_float), slot, numbers.dtype(node, is_float))
+                return stand_in(Lifted(argument.position, is_float), way, numbers.dtype(node, is_float))
             return argument.value
         if isinstance(argument, Lifted):
             return stand_in(argument, next(moving), numbers.dtype(node, argument.is_float))
@@ -134,16 +162,17 @@ def _with_loads(expression: UOp, loads: dict[UOp, UOp]) -> UOp:
 class _Kernel:
     """The kernel's buffers, and its statements as it is written."""
 
-    def __init__(self, loop: Loop, statements: list[Statement], flats: list[Flat], numbers: Numbers):
-        self.loop, self.statements = loop, statements
+    def __init__(self, rounds: Rounds, bodies: list[list[Statement]], flats: list[Flat], numbers: Numbers):
+        self.rounds, self.bodies = rounds, bodies
+        statements = [statement for body in bodies for statement in body]
         dtypes: dict[int, DType] = {}
         self.written: list[int] = []
         for statement in statements:
             for operand in statement.operands:
-                if isinstance(operand.part, Region) and not operand.slot.private:
+                if isinstance(operand.part, Region) and not operand.way.slot.private:
                     dtypes.setdefault(operand.part.storage, TO_TINY[in_memory(operand.part).dtype])
-            for out, slot, _ in statement.results:
-                if not slot.private and out.storage not in self.written:
+            for out, way, _ in statement.results:
+                if not way.slot.private and out.storage not in self.written:
                     self.written.append(out.storage)
                     dtypes.setdefault(out.storage, TO_TINY[in_memory(out).dtype])
         read = [storage for storage in dtypes if storage not in self.written]
@@ -166,64 +195,77 @@ class _Kernel:
         positions = [part.position]
         for size, step in zip(part.size, part.step, strict=True):
             positions = [p + i * step for p in positions for i in range(size)]
-        iterations = range(self.loop.count if operand.slot.delta else 1)
-        moved = [p + i * operand.slot.delta for i in iterations for p in positions]
+        moved = [p + turn for turn in operand.way.positions(0) for p in positions]
         table, self.starts[operand.placeholder] = numbers.table(moved, part.is_float)
         if (key := f"numbers {part.is_float}") not in self.buffer_of:
             self.buffer_of[key] = len(self.outs) + len(self.inputs)
             self.inputs.append(table)
 
-    def place(self, part: Region, slot: Slot, iteration: UOp, at: list[UOp]) -> UOp:
+    def place(self, part: Region, turn: UOp, at: list[UOp]) -> UOp:
         steps = zip(reversed(at), reversed(part.size), reversed(part.stride), strict=False)
-        return sum((c * step for c, size, step in steps if size > 1), iteration * slot.delta + part.offset)
+        return sum((c * step for c, size, step in steps if size > 1), turn + part.offset)
 
-    def number_place(self, operand: Operand, iteration: UOp, at: list[UOp]) -> UOp:
-        part = operand.part
+    def number_place(self, operand: Operand, turn: Turn, at: list[UOp]) -> UOp:
+        part, way = operand.part, operand.way
         inner = Region(0, torch.int64, part.size, strides_of(part.size), self.starts[operand.placeholder])
-        advance = Slot(prod(part.size) if operand.slot.delta else 0)
-        return self.place(inner, advance, iteration, at)
+        each = prod(part.size)
+        a_round = each * (way.iterations if way.slot.delta else 1)
+        advance = replace(way, slot=Slot(each if way.slot.delta else 0), step=a_round if way.step else 0)
+        return self.place(inner, turn.place(advance), at)
 
     def write(self, loops: Loops, *buffers: UOp) -> None:
-        with loops.loop(self.loop.count) as iteration:
-            for nest in nests(self.loop):
-                size = self.statements[nest[0]].results[0][0].size
-                with loops.share(prod(size)) as element:
-                    at = [element // step % z for z, step in zip(size, strides_of(size), strict=True)]
-                    known: dict[Region, UOp] = {}
-                    for place in nest:
-                        self.state(loops, self.statements[place], iteration, at, buffers, known)
-                loops.sync()
+        with loops.loop(self.rounds.count) as number:
+            for loop, statements in zip(self.rounds.loops, self.bodies, strict=True):
+                with loops.loop(loop.count) as iteration:
+                    for nest in nests(loop):
+                        self.nest(loops, [statements[place] for place in nest], Turn(number, iteration), buffers)
 
-    def state(self, loops: Loops, statement: Statement, iteration: UOp, at: list[UOp], buffers, known) -> None:
+    def nest(self, loops: Loops, statements: list[Statement], turn: Turn, buffers) -> None:
+        size = statements[0].results[0][0].size
+        with loops.share(prod(size)) as element:
+            at = [element // step % z for z, step in zip(size, strides_of(size), strict=True)]
+            known: dict[Region, UOp] = {}
+            for statement in statements:
+                self.state(loops, statement, turn, at, buffers, known)
+        loops.sync()
+
+    def state(self, loops: Loops, statement: Statement, turn: Turn, at: list[UOp], buffers, known) -> None:
         """One statement. Results are variables first, so that what comes after changes nothing they were made of."""
 
         def load(operand: Operand) -> UOp:
             part = operand.part
             if isinstance(part, Lifted):
                 table = buffers[self.buffer_of[f"numbers {part.is_float}"]]
-                return loops.load(table, self.number_place(operand, iteration, at)).cast(operand.dtype)
-            if part in known and operand.slot.private:
+                return loops.load(table, self.number_place(operand, turn, at)).cast(operand.dtype)
+            if part in known and operand.way.slot.private:
                 return loops.value(known[part])
             buffer = buffers[self.buffer_of[part.storage]]
-            return loops.load(buffer, self.place(part, operand.slot, iteration, at)).cast(operand.dtype)
+            return loops.load(buffer, self.place(part, turn.place(operand.way), at)).cast(operand.dtype)
 
         loads = {operand.placeholder: load(operand) for operand in statement.operands}
         made = [loops.variable(_with_loads(result, loads), result.dtype) for _, _, result in statement.results]
-        for (out, slot, _), variable in zip(statement.results, made, strict=True):
-            if slot.private:
+        for (out, way, _), variable in zip(statement.results, made, strict=True):
+            if way.slot.private:
                 known[out] = variable
             else:
                 target = buffers[self.buffer_of[out.storage]]
                 value = loops.value(variable).cast(target.dtype)
-                loops.store((target, self.place(out, slot, iteration, at), value))
+                loops.store((target, self.place(out, turn.place(way), at), value))
 
 
-def lower_sequence(loop: Loop, flats: list[Flat], numbers: Numbers, device: str) -> None:
-    """Runs the loop on the storages' values. Raises Unfit, with nothing changed, where it cannot be one kernel."""
-    statements = [
-        _statement(node, slots, numbers, device, schema_of(node.op))
-        for node, slots in zip(loop.nodes, loop.slots, strict=True)
-    ]
+def _body(rounds: Rounds, number: int, numbers: Numbers, device: str) -> list[Statement]:
+    """The statements of one of the loops."""
+    loop, found = rounds.loops[number], []
+    for node, slots, steps in zip(loop.nodes, loop.slots, rounds.steps[number], strict=True):
+        ways = [Way(slot, loop.count, step, rounds.count) for slot, step in zip(slots, steps, strict=True)]
+        found.append(_statement(node, ways, numbers, device, schema_of(node.op)))
+    return found
+
+
+def lower_sequence(rounds: Rounds, flats: list[Flat], numbers: Numbers, device: str) -> None:
+    """Runs the loops on the storages' values. Raises Unfit, with nothing changed, where they cannot be one kernel."""
+    bodies = [_body(rounds, number, numbers, device) for number in range(len(rounds.loops))]
+    statements = [statement for body in bodies for statement in body]
     for statement in statements:
         for _, _, result in statement.results:
             _with_loads(result, {operand.placeholder: operand.placeholder for operand in statement.operands})
@@ -231,7 +273,7 @@ def lower_sequence(loop: Loop, flats: list[Flat], numbers: Numbers, device: str)
     written = [(out, result.dtype) for s in statements for out, _, result in s.results]
     if any(flats[region.storage].is_ragged(dtype) for region, dtype in used + written):
         raise Unfit
-    kernel = _Kernel(loop, statements, flats, numbers)
+    kernel = _Kernel(rounds, bodies, flats, numbers)
     width = max(region.numel for region, _ in written)
     older = {name for versions in (flats[s].versions for s in kernel.written) if versions for name in versions.names}
     results = run_into("sequence", kernel.write, 1, width, kernel.outs, *kernel.inputs, overwritten=older)

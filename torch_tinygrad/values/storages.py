@@ -56,6 +56,7 @@ class Flat:
     compositions: int = 0  # reads that composed the patches since the value was last computed aside
     was_aside: bool = False  # whether it was computed aside for reads since
     versions: Versions | None = None  # of the buffer it had before the trace
+    was_whole: bool = False  # whether all of it was computed or copied, however large
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
     numbers: Complex | None = None
 
@@ -65,6 +66,13 @@ class Flat:
     def is_ragged(self, dtype: DType) -> bool:
         """Whether elements of this dtype leave bytes at the end, so that they are read and written as bytes."""
         return self.storage.nbytes % dtype.itemsize != 0
+
+    @property
+    def is_taken_in_parts(self) -> bool:
+        """Whether nothing in the trace depends on how large it is: its regions are read and written where they are."""
+        if self.was_whole or not self.storage.has_value:
+            return False
+        return self.versions is None or (self.value is not None and self.value.uop is self.versions.state)
 
     def load(self, dtype: DType) -> None:
         """Makes the buffer's contents the value, in the dtype of their first use."""
@@ -154,7 +162,9 @@ class Flat:
             if value is not self.value or decide("minor part", 2 * max(region.numel, wanted) < value.shape[0]):
                 return None
             if self.layouts.of(self.value):
+                self.was_whole = True
                 return self.layouts.keep(value, (value.shape, value.dtype), lambda: held(value, self.device)), 0
+            self.was_whole = True
             value = self.value = held(value, self.device)
         return value, 0
 
@@ -350,6 +360,7 @@ class Flat:
 
     def _patched(self, dtype: DType) -> Tensor:
         """The whole value with the patches in place."""
+        self.was_whole = True
         flat = self.typed(TO_TINY[self.patches.dtype])
         for patch in self.patches.last():
             flat = self._composed(flat, patch.region, patch.value)
