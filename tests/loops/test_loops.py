@@ -114,7 +114,7 @@ def kalman_of_its_length(device, n):
 
 def automaton(device, n):
     """Each row of a history from the one before it."""
-    history = torch.zeros(n + 1, 32, dtype=torch.bool, device=device)
+    history = torch.empty(n + 1, 32, dtype=torch.bool, device=device)
     history[0] = drawn(32, device=device) > 0.5
     for t in range(n):
         row = history[t]

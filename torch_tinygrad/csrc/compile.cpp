@@ -48,7 +48,8 @@ class TraceExport {
     }
     for (size_t s = 0; s < trace_.storages.size(); s++) {
       const Storage& storage = *trace_.storages[s];
-      storages.append(python_side().Storage(storage.nbytes, storage.buffer != nullptr, trace_.live[s]));
+      const bool any_size = trace_.is_piece && shares_host_memory() && storage.buffer != nullptr;
+      storages.append(python_side().Storage(storage.nbytes, storage.buffer != nullptr, trace_.live[s], any_size));
     }
     for (const Number& number : trace_.numbers) numbers.append(number_value(number));
     for (size_t g = 0; g < groups_; g++) numbers.append(py::int_(0));

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from torch_tinygrad.lower.complex import lowering_of
 from torch_tinygrad.lower.registry import LOWERINGS
@@ -17,7 +18,7 @@ from torch_tinygrad.trace.coalesce import drop_dead, forward_copies
 from torch_tinygrad.trace.convolutions import as_products
 from torch_tinygrad.trace.decompose import take_apart
 from torch_tinygrad.trace.forms import reduce_forms
-from torch_tinygrad.trace.nodes import Node, Trace
+from torch_tinygrad.trace.nodes import Node, Region, Trace
 from torch_tinygrad.trace.recurrent import expand_layers
 from torch_tinygrad.trace.reroll import reroll
 from torch_tinygrad.trace.reuse import shared_results
@@ -28,6 +29,9 @@ from . import contractions, host, kernels, remembered, remote
 from .devices import device_name
 from .order import Cycle
 from .schedule import Compiled, Schedule, schedule
+
+# Bytes whose elements 32 bits tell apart, and what storages of one kind leave when they are divided by it.
+_LARGE, _ALIKE = (1 << 31) - 64, 16
 
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
@@ -50,6 +54,31 @@ def _shared(trace: Trace, device: str, is_step: Callable[[Node], bool]) -> set[t
 
 
 def scheduled(raw: Trace, varying: set[int], device: str, compiled: Compiled = kernels.compiled) -> Schedule:
+    """The schedule of a trace. Regions that move are looked for within their storage: where it may have any size, it is
+    taken to be as large as can be, unless what is computed turns out to depend on that."""
+    moving = {region.storage for region in _regions(raw.nodes) if region.moves >= 0}
+    open_ended = [s for s, storage in enumerate(raw.storages) if storage.any_size and s in moving]
+    if not open_ended:
+        return _scheduled(raw, varying, device, compiled)
+    larger = list(raw.storages)
+    for s in open_ended:
+        larger[s] = replace(larger[s], nbytes=_LARGE + larger[s].nbytes % _ALIKE)
+    found = _scheduled(replace(raw, storages=larger), varying, device, compiled)
+    if all(found.graph.flats[s].is_taken_in_parts for s in open_ended):
+        return found
+    fixed = [replace(storage, any_size=False) if s in open_ended else storage for s, storage in enumerate(raw.storages)]
+    return _scheduled(replace(raw, storages=fixed), varying, device, compiled)
+
+
+def _regions(part) -> Iterator[Region]:
+    if isinstance(part, (list, tuple)):
+        for inner in part:
+            yield from _regions(inner)
+    elif isinstance(part, Region):
+        yield part
+
+
+def _scheduled(raw: Trace, varying: set[int], device: str, compiled: Compiled) -> Schedule:
     def graph(**options):
         try:
             return tiny_graph(raw, varying, device, **options)

@@ -89,7 +89,9 @@ def assemble(schedule: Schedule, code_of: Callable[[UOp], Code] = code_of) -> _C
     program.outputs = list(zip(layout.outputs, layout.output_bytes, strict=True))
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})
-    program.storage_sizes = [-1 if flat.is_taken_in_parts else flat.storage.nbytes for flat in graph.flats]
+    of_any_size = [flat.storage.any_size and flat.is_taken_in_parts for flat in graph.flats]
+    sizes = [flat.storage.nbytes for flat in graph.flats]
+    program.storage_sizes = [-1 if any_size else size for any_size, size in zip(of_any_size, sizes, strict=True)]
     program.moved, program.bytes_moved = moved, sum(moved)
     program.fallbacks, program.description = fallbacks, description
     return program

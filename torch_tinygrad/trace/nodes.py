@@ -73,11 +73,13 @@ class Node:
 
 @dataclass(slots=True)
 class Storage:
-    """`has_value`: a buffer holds its bytes before the trace runs. `live`: somebody can still see it afterwards."""
+    """`has_value`: a buffer holds its bytes before the trace runs. `live`: somebody can still see it afterwards.
+    `any_size`: a program that takes parts of it alone serves storages of other sizes too."""
 
     nbytes: int
     has_value: bool
     live: bool
+    any_size: bool = False
 
 
 @dataclass(slots=True)
