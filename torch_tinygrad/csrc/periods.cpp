@@ -19,8 +19,9 @@ namespace {
 
 // A piece of several steps has at most so many of them, and so many nodes.
 constexpr size_t kStepsOfPiece = 32, kNodesOfPiece = 64;
-// A loop has at least so many steps, and more than a piece; shorter ones are compiled as they are.
-constexpr size_t kSteps = 4, kNodes = kNodesOfPiece + 1;
+// A loop has at least so many steps, and more than a piece; shorter ones are compiled as they are. More where a program is
+// launched as one graph: the layers of a network, forward and backward, stay together there.
+constexpr size_t kSteps = 4, kStepsOfGraphs = 32, kNodes = kNodesOfPiece + 1;
 // Nodes in a row by which a place is recognised. Longer ones tell apart what looks alike within a step.
 constexpr std::array<size_t, 5> kWindows = {4, 16, 64, 256, 1024};
 // Nodes compared in search of a loop, for each node of the trace.
@@ -56,7 +57,7 @@ size_t steps_together(size_t period) {
   while (2 * steps <= kStepsOfPiece && 2 * steps * period <= kNodesOfPiece) steps *= 2;
   return steps;
 }
-size_t fewest_steps(size_t period) { return std::max(kSteps, steps_together(period) + 1); }
+size_t fewest_steps(size_t period) { return std::max(shares_host_memory() ? kSteps : kStepsOfGraphs, steps_together(period) + 1); }
 
 // Nodes begin .. end repeat those a period before, from begin + period on.
 struct Loop {
