@@ -169,3 +169,11 @@ def test_is_answered_as_by_the_cpu(name):
     compare_errors(refused, refusal)
     if refused is None:
         compare_results(want, found, DEVICE, values=not name.startswith(RANDOM))
+
+
+def test_indices_without_a_bag_do_not_end_the_process():
+    table, indices = torch.ones(5, 3, device=DEVICE), torch.tensor([0, 1, 2], device=DEVICE)
+    none = torch.empty(0, dtype=torch.long, device=DEVICE)
+    with pytest.raises(RuntimeError, match="no bag"):
+        torch.nn.functional.embedding_bag(indices, table, none, mode="max")
+    assert torch.nn.functional.embedding_bag(indices, table, none, mode="sum").shape == (0, 3)

@@ -143,6 +143,14 @@ bool trusts_arguments(const OpInfo& info) {
   return info.name.rfind("aten::linalg_ldl_solve", 0) == 0 || info.name.rfind("aten::_ctc_loss_backward", 0) == 0;
 }
 
+// The largest of each bag, where there are indices and no bag: the CPU's kernel reads what is not there.
+void check_bag(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  constexpr int64_t kMax = 2;  // (weight, indices, offsets, by frequency, mode, ...)
+  if (call.info.name.rfind("aten::_embedding_bag", 0) != 0 || args.size() < 5 || !args[4].isInt() || args[4].toInt() != kMax) return;
+  TORCH_CHECK(args[2].toTensor().numel() > 0 || args[1].toTensor().numel() == 0,
+              "tiny: embedding_bag has indices but no bag: the CPU's kernel for mode 'max' would end the process");
+}
+
 // Operators of our own have Meta kernels that say all there is to say.
 bool is_own(const OpInfo& info) { return info.name.rfind("tiny::", 0) == 0; }
 
@@ -169,6 +177,7 @@ std::optional<Inferred> in_words_of_cpu(const Call& call, c10::ArrayRef<c10::IVa
 }
 
 Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  check_bag(call, args);
   if (call.tensors.empty())
     if (auto inferred = infer_factory(call, args)) return *std::move(inferred);
   const bool asks = asks_cpu(call), is_large = asks && bytes_of(call) > max_bytes_on_cpu();
