@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from .bad_calls import CRASHES
-from .empties import ENDS_THE_PROCESS, WRONG_ON_CPU
+from .empties import UNSTEADY, WRONG_ON_CPU
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "differences.md"
@@ -114,7 +114,7 @@ def page() -> str:
         row("operator", "what the CPU does"),
         row("---", "---"),
         *(row(f"`{name}` of empty tensors", what) for name, what in WRONG_ON_CPU.items()),
-        *(row(f"`{name}` of empty tensors", what) for name, (what, _) in ENDS_THE_PROCESS.items()),
+        *(row(f"`{name}` of empty tensors", what) for name, (what, _) in UNSTEADY.items()),
         *(row(f"`{name}`", what) for name, what in CRASHES.items()),
         "",
         "## Samples of PyTorch's operator database that fail",

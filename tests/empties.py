@@ -23,14 +23,18 @@ TAKE_CPU = {"tensor_split"}  # arguments of the CPU, on every device
 WRONG_ON_CPU = {
     "nn.functional.multi_margin_loss": "a loss over no classes is not written",
     "nn.functional.multilabel_margin_loss": "a loss over no classes is not written",
+    "_segment_reduce": "`unsafe=True`: lengths are trusted, and read beyond its memory",
     "nn.functional.conv2d": "oneDNN has no convolution over no channels",
 }
 
-# Where the CPU ends the process: operator → what it does, and for which calls.
-ENDS_THE_PROCESS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+# Where the CPU ends the process, or words its refusal by what its memory looks like: operator → what it does, and for
+# which calls.
+UNSTEADY: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "nn.functional.embedding_bag": (
-        "the largest of each bag, with indices and no bag: reads beyond its memory",
-        lambda sample: sample.kwargs.get("mode") == "max" and not sample.kwargs["offsets"].numel(),
+        "the largest of each bag, with indices and no bag: reads beyond its memory; two messages for a table of no rows",
+        lambda sample: (
+            (sample.kwargs.get("mode") == "max" and not sample.kwargs["offsets"].numel()) or not sample.input.shape[0]
+        ),
     ),
 }
 
@@ -101,7 +105,7 @@ def search(infos, device: str, dtypes=(torch.float32, torch.int64, torch.bool)) 
                 continue
             for number, sample in samples:
                 for what, empty in emptied(sample):
-                    if info.name in ENDS_THE_PROCESS and ENDS_THE_PROCESS[info.name][1](empty):
+                    if info.name in UNSTEADY and UNSTEADY[info.name][1](empty):
                         continue
                     yield f"{info.formatted_name} {number} {what}", difference(info, empty, device, check)
 

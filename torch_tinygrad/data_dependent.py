@@ -81,6 +81,8 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
     if repeats.dim() != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if not repeats.numel():
+        return torch.empty_like(repeats)
     if repeats.dtype not in (torch.int32, torch.int64):
         raise RuntimeError("repeats has to be Long or Int tensor")
     ends = repeats.cumsum(0)

@@ -177,3 +177,24 @@ def test_indices_without_a_bag_do_not_end_the_process():
     with pytest.raises(RuntimeError, match="no bag"):
         torch.nn.functional.embedding_bag(indices, table, none, mode="max")
     assert torch.nn.functional.embedding_bag(indices, table, none, mode="sum").shape == (0, 3)
+
+
+def test_what_is_reduced_over_nothing_is_refused():
+    def segments(device):
+        return torch.segment_reduce(t(device, [1.0] * 5), "max", lengths=t(device, [], dtype=torch.long), axis=0)
+
+    def too_short(device):
+        return torch.segment_reduce(t(device, [1.0] * 5), "sum", lengths=t(device, [1, 2]), axis=0)
+
+    def losses(device):
+        log_probs = torch.zeros(5, 0, 4, device=device)
+        none = torch.zeros(0, dtype=torch.long)
+        return F.ctc_loss(log_probs, torch.zeros(0, 3, dtype=torch.long, device=device), none, none)
+
+    for call in (segments, too_short, losses):
+        want, found = (attempt(lambda device=device, call=call: call(device))[1] for device in ("cpu", DEVICE))
+        assert want is not None
+        compare_errors(want, found)
+    repeats = torch.empty(0, dtype=torch.long)
+    kept = torch.repeat_interleave(torch.empty(0, 1, device=DEVICE), repeats.to(DEVICE), dim=0, output_size=6)
+    assert kept.shape == torch.repeat_interleave(torch.empty(0, 1), repeats, dim=0, output_size=6).shape

@@ -143,8 +143,11 @@ bool trusts_arguments(const OpInfo& info) {
   return info.name.rfind("aten::linalg_ldl_solve", 0) == 0 || info.name.rfind("aten::_ctc_loss_backward", 0) == 0;
 }
 
-// The largest of each bag, where there are indices and no bag: the CPU's kernel reads what is not there.
-void check_bag(const Call& call, c10::ArrayRef<c10::IValue> args) {
+// What must be known before anyone is asked. The largest of each bag, where there are indices and no bag: the CPU's kernel
+// reads what is not there. Losses over nothing are refused before all else.
+void check_first(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  if (call.info.name == "aten::_ctc_loss" || call.info.name == "aten::_ctc_loss.Tensor")
+    TORCH_CHECK(args[0].toTensor().numel() > 0, "log_probs tensor must not be empty");
   constexpr int64_t kMax = 2;  // (weight, indices, offsets, by frequency, mode, ...)
   if (call.info.name.rfind("aten::_embedding_bag", 0) != 0 || args.size() < 5 || !args[4].isInt() || args[4].toInt() != kMax) return;
   TORCH_CHECK(args[2].toTensor().numel() > 0 || args[1].toTensor().numel() == 0,
@@ -177,7 +180,7 @@ std::optional<Inferred> in_words_of_cpu(const Call& call, c10::ArrayRef<c10::IVa
 }
 
 Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  check_bag(call, args);
+  check_first(call, args);
   if (call.tensors.empty())
     if (auto inferred = infer_factory(call, args)) return *std::move(inferred);
   const bool asks = asks_cpu(call), is_large = asks && bytes_of(call) > max_bytes_on_cpu();

@@ -5,6 +5,7 @@
 #include <ATen/ops/all.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/count_nonzero.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/one_hot.h>
@@ -120,6 +121,17 @@ void check_bags(const Call& call, c10::ArrayRef<c10::IValue> args) {
     ask_cpu(call, args, {indices, offsets});
 }
 
+// (data, reduce, lengths, indices, offsets, axis, unsafe): lengths of segments add up to the data.
+void check_segments(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  if (args.size() < 7 || !args[2].isTensor() || !args[2].toTensor().defined() || !is_tiny(args[2].toTensor()) || args[6].toBool()) return;
+  const at::Tensor &data = args[0].toTensor(), &lengths = args[2].toTensor();
+  DeviceLock lock;
+  const at::Tensor values = on_host(lengths, "the lengths of segments");
+  const bool fits = values.numel() > 0 && at::all(at::ge(values, 0)).item().toBool() &&
+                    at::all(at::eq(at::sum(values, {-1}), data.size(args[5].toInt()))).item().toBool();
+  if (!fits) ask_cpu(call, args, lengths);
+}
+
 // (self, exponent): whole numbers have no reciprocals.
 void check_power(const Call& call, c10::ArrayRef<c10::IValue> args) {
   if (!args[0].isTensor() || !args[1].isInt() || args[1].toInt() >= 0) return;
@@ -177,6 +189,7 @@ const std::unordered_map<std::string_view, ValueCheck>& table() {
       {"binary_cross_entropy", check_cross_entropy},
       {"_embedding_bag", check_bags},
       {"_embedding_bag_forward_only", check_bags},
+      {"segment_reduce", check_segments},
       {"index_put", check_mask_values},
       {"_index_put_impl", check_mask_values},
   };
