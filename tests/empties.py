@@ -31,7 +31,7 @@ WRONG_ON_CPU = {
 # which calls.
 UNSTEADY: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "nn.functional.embedding_bag": (
-        "the largest of each bag, with indices and no bag: reads beyond its memory; two messages for a table of no rows",
+        "mode `max` with indices and no bag: reads beyond its memory; two messages for a table of no rows",
         lambda sample: (
             (sample.kwargs.get("mode") == "max" and not sample.kwargs["offsets"].numel()) or not sample.input.shape[0]
         ),
