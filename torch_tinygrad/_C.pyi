@@ -109,7 +109,7 @@ class SizedProgram:
         program: HostProgram,
         constants: list[int],
         free: list[int],
-        variables: list[tuple[int, int, int, int, int, int]],
+        variables: list[tuple[int, int, int, int, int, int, int]],
         integers: list[Form],
         filled: list[Form],
         fractions: list[tuple[int, float, list[tuple]]],

@@ -124,8 +124,7 @@ std::string name_of(const Trace& trace, uint32_t position) {
 // A variable before another one is taken off, if it is a whole number.
 std::optional<int64_t> counted(const SizedProgram::Variable& variable, const std::vector<int64_t>& values) {
   const int64_t value = values[variable.position];
-  if (variable.stride < 0) return value;
-  const int64_t stride = values[variable.stride];
+  const int64_t stride = variable.stride < 0 ? variable.unit : values[variable.stride];
   if (stride < 1 || value % stride != variable.rest) return std::nullopt;
   return value / stride;
 }

@@ -42,11 +42,11 @@ struct Polynomial {
 
 class SizedProgram {
  public:
-  // The integer at a position; with `stride`, how many of the integer there it is, and `rest` more; with `less`, how much
+  // The integer at a position, in units; with `stride`, how many of the integer there it is, and `rest` more; with `less`, how much
   // greater that is than another variable. -1 for none.
   struct Variable {
     int32_t position, stride, less;
-    int64_t rest, low, high;
+    int64_t rest, unit, low, high;
   };
   struct Form {
     uint32_t position;

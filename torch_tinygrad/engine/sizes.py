@@ -185,7 +185,15 @@ def _compiled(
         own,
         sorted(free),
         [
-            (v.position, -1 if v.stride is None else v.stride, -1 if v.less is None else v.less, v.rest, low, high)
+            (
+                v.position,
+                -1 if v.stride is None else v.stride,
+                -1 if v.less is None else v.less,
+                v.rest,
+                v.unit,
+                low,
+                high,
+            )
             for v, (low, _, high) in zip(relation.variables, box, strict=True)
         ],
         [(p, _plain(form)) for p, form in sorted(relation.forms.items()) if p not in free],

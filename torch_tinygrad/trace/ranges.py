@@ -81,7 +81,7 @@ def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Re
     variants = [(r, Bounds.of(r, own, where)) for r in (relation, *_by_difference(relation))]
     tried: list[tuple[Relation, Box]] = []
     for wide in (8, 2, 1):
-        found = [(r, reach) for r, bounds in variants if (reach := _reach(r, bounds, where.sizes, wide)) is not None]
+        found = [(r, reach) for r, bounds in variants if (reach := _reach(r, bounds, where, wide)) is not None]
         if not found:
             continue
         related, (ends, is_open, _) = max(found, key=lambda f: f[1].free)  # of equals the first
@@ -105,26 +105,45 @@ class Reach(NamedTuple):
     free: int
 
 
-def _reach(relation: Relation, bounds: Bounds, sizes: frozenset[int], wide: int) -> Reach | None:
+def _reach(relation: Relation, bounds: Bounds, where: Kinds, wide: int) -> Reach | None:
     """The ends of what was seen, moved as far as all traces between them can come."""
     ends = [(min(values), max(values)) for values in zip(*relation.seen, strict=True)]
     if not bounds.hold(ends):
         return None
+    most = [high for _, high in ends]
+    are_sizes = [v.position in where.sizes and v.less is None for v in relation.variables]
+    memories = {nbytes for _, nbytes, _ in where.bounds}
+    ends = _together(ends, wide, bounds)
     free = 0
+    for v, (variable, is_size) in enumerate(zip(relation.variables, are_sizes, strict=True)):
+        if variable.position in memories and variable.less is None:
+            continue  # of memory of which parts alone are used, the least that was seen leaves room for them
+        wanted = _low(ends[v][0], wide, variable.less is not None or variable.position in where.offsets)
+        ends = _moved(ends, v, 0, _farthest(ends[v][0], wanted, bounds, partial(_moved, ends, v, 0)))
+        free += is_size and ends[v][0] == wanted  # others begin at 0 or soon after
+    highs = [_high(low, high, wide) for (low, _), high in zip(ends, most, strict=True)]
     is_open: list[bool] = []
-    for side, (v, variable) in product((0, 1), enumerate(relation.variables)):
-        is_size = variable.position in sizes and variable.less is None
+    for v, (is_size, wanted) in enumerate(zip(are_sizes, highs, strict=True)):
+        farthest = _farthest(ends[v][1], UNBOUNDED, bounds, partial(_moved, ends, v, 1))
+        is_open.append(farthest == UNBOUNDED or (is_size and farthest > MOST * wanted))
+        ends = _moved(ends, v, 1, wanted if is_open[v] else farthest)
+    return Reach(ends, is_open, free + sum(is_open))
 
-        moved = partial(_moved, ends, v, side)
-        here = ends[v][side]
-        wanted = here * wide if side else _low(here, wide, is_size)
-        farthest = _farthest(here, UNBOUNDED if side else wanted, bounds, moved)
-        is_free = farthest == (UNBOUNDED if side else wanted)
-        is_free |= side == 1 and is_size and farthest > MOST * max(wanted, USUAL)
-        free += is_free and (side == 1 or is_size)  # others begin at 0 or soon after
-        ends = moved(wanted if is_free else farthest)
-        is_open += [is_free] * side
-    return Reach(ends, is_open, free)
+
+def _high(low: int, most: int, wide: int) -> int:
+    """An upper end that nothing stops: a little more, so that differences to a usual value have no common divisor."""
+    usual = prime_from(max(most, USUAL), 1)
+    high = max(most * wide, usual) + 1
+    while gcd(high - usual, usual - low) != 1:
+        high += 1
+    return high
+
+
+def _together(ends: Ends, wide: int, bounds: Bounds) -> Ends:
+    """The upper ends moved by as much each: what one takes of a memory that bounds several, others lack."""
+    times = (wide * 0.8**i for i in range(12))
+    wider = ([(low, max(int(high * t), high)) for low, high in ends] for t in times)
+    return next((some for some in wider if bounds.hold(some)), ends)
 
 
 def _moved(ends: Ends, v: int, side: int, end: int) -> Ends:
@@ -138,10 +157,10 @@ def _within(ends: tuple[int, int], is_open: bool, values: Sequence[int]) -> tupl
     return low if low >= min(values) else low + 1, high if is_open or high <= max(values) else high - 1
 
 
-def _low(least: int, wide: int, is_size: bool) -> int:
-    if is_size:
-        return min(least, prime_from(max(least // wide, min(LEAST, least), 2), -1))
-    return least // wide if wide < 8 else 0
+def _low(least: int, wide: int, from_zero: bool) -> int:
+    if from_zero:
+        return least // wide if wide < 8 else 0
+    return min(least, prime_from(max(least // wide, min(LEAST, least), 2), -1))
 
 
 def _farthest(here: int, wanted: int, bounds: Bounds, moved: Callable[[int], Ends]) -> int:
@@ -155,15 +174,13 @@ def _farthest(here: int, wanted: int, bounds: Bounds, moved: Callable[[int], End
 
 
 def _range(ends: tuple[int, int], is_open: bool, values: Sequence[int]) -> tuple[int, int, int] | None:
-    """With a usual value between, a prime if there is one: what a kernel is cut by is then no divisor by chance. Where
-    nothing stops it, a range may as well end a little earlier or later."""
+    """With a usual value between, a prime if there is one: what a kernel is cut by is then no divisor by chance."""
     low, high = ends
     usual = prime_from(max(*values, USUAL), 1)
     if is_open:
-        high = max(high, usual) + 1
-        while gcd(high - usual, usual - low) != 1:
-            high += 1
         return low, usual, high
+    if high == low + 1:
+        return low, high, high
     usual = min(usual, high - 1)
     near = range(max(low + 1, usual - 100), min(high, usual + 100))
     order = sorted(near, key=lambda u: (not _is_prime(u), u & (u - 1) == 0, u < usual, abs(u - usual)))

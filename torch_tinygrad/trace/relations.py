@@ -27,13 +27,14 @@ class Unrelated(Exception):
 
 @dataclass(frozen=True)
 class Variable:
-    """An integer, by its position. With `stride`, the position of another: how many of those it is, and `rest` more.
-    With `less`, how much greater it is than that variable."""
+    """An integer, by its position, in so many units. With `stride`, the position of another: how many of those it is,
+    and `rest` more. With `less`, how much greater it is than that variable."""
 
     position: int
     stride: int | None = None
     rest: int = 0
     less: int | None = None
+    unit: int = 1
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,14 @@ class _Relating:
         if min(column) < (1 if is_offset else 2):
             raise Unrelated("a size or an offset that varies is 0 or 1")
         stride, rest = self._row(position) if is_offset else (None, 0)
-        steps = [1 if stride is None else m[stride] for m in self.members]
-        self.variables.append(Variable(position, stride, rest))
+        unit = max((i for _, nbytes, i in self.where.bounds if nbytes == position), default=1)
+        unit = 1 if any(value % unit for value in column) else unit
+        steps = [unit if stride is None else m[stride] for m in self.members]
+        self.variables.append(Variable(position, stride, rest, unit=unit))
         for point, value, step in zip(self.points, column, steps, strict=True):
             point.append(value // step)
         self.found = {c: _widened(f) for c, f in self.found.items()}  # so far they have one variable less
-        own = Polynomial(((1, (0,) * (len(self.variables) - 1) + (1,)),))
+        own = Polynomial(((unit, (0,) * (len(self.variables) - 1) + (1,)),))
         form = None if stride is None else self._form_at(stride)
         return own if form is None else plus(times(own, form), constant(rest, len(self.variables)))
 
