@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.differential import DEVICE, both, flush, normal
-from tests.models import Transformer, images, mlp, next_tokens, tiny_cnn, vectors
+from tests.models import LSTMClassifier, Transformer, images, mlp, next_tokens, sequences, tiny_cnn, vectors
 from tests.processes import ROOT, run
 from torch_tinygrad.choice import is_host
 from torch_tinygrad.engine.devices import lacking
@@ -139,7 +139,13 @@ def test_state_saved_on_one_device_is_loaded_on_another(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "make, batch", [(tiny_cnn, lambda: images(4, 8)), (Transformer, lambda: next_tokens(2))], ids=["cnn", "transformer"]
+    "make, batch",
+    [
+        (tiny_cnn, lambda: images(4, 8)),
+        (Transformer, lambda: next_tokens(2)),
+        (LSTMClassifier, lambda: sequences(4)),
+    ],
+    ids=["cnn", "transformer", "lstm"],
 )
 def test_training_gives_the_weights_of_the_cpu(make, batch):
     def program(device):
