@@ -24,7 +24,7 @@ struct Program {
   virtual std::optional<std::string> to_bytes() const = 0;
 
   bool started = false;  // the last run came as far as its first step
-  // Bytes of each storage as it was compiled; -1 of those it takes parts of, whatever their size. None where all are as in its key.
+  // Bytes of each storage as it was compiled; -1 of those it takes parts of, whatever their size, or whose size is in its key.
   std::vector<int64_t> storage_sizes;
   bool fits(const Trace& trace) const;
 

@@ -15,6 +15,7 @@ from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.forms import overload_of
 from torch_tinygrad.trace.geometry import covers
 from torch_tinygrad.values.steps import AtenStep, Operand
+from torch_tinygrad.values.storages import Flat
 
 from . import explain
 from .aten import WRITES_DIRECTLY, nbytes, out_form
@@ -89,12 +90,16 @@ def assemble(schedule: Schedule, code_of: Callable[[UOp], Code] = code_of) -> _C
     program.outputs = list(zip(layout.outputs, layout.output_bytes, strict=True))
     program.floats, program.ints = graph.floats, graph.ints
     program.lifted = sorted({*graph.floats, *graph.ints})
-    of_any_size = [flat.storage.any_size and flat.is_taken_in_parts for flat in graph.flats]
-    sizes = [flat.storage.nbytes for flat in graph.flats]
-    program.storage_sizes = [-1 if any_size else size for any_size, size in zip(of_any_size, sizes, strict=True)]
+    program.storage_sizes = [size_it_is_for(flat) for flat in graph.flats]
     program.moved, program.bytes_moved = moved, sum(moved)
     program.fallbacks, program.description = fallbacks, description
     return program
+
+
+def size_it_is_for(flat: Flat) -> int:
+    """Bytes that a storage must have; -1 where its size is of no matter, or in the trace's key anyway."""
+    matters = flat.storage.has_value and not (flat.storage.any_size and flat.is_taken_in_parts)
+    return flat.storage.nbytes if matters else -1
 
 
 def fills(meta: Operand, buffer: UOp) -> bool:
