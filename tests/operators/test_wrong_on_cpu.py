@@ -25,12 +25,16 @@ PRODUCTS = {
     "addmm": (lambda x: torch.addmm(x, x, x), lambda x: torch.addmm(x, x, x, out=x)),
     "addmm_": (lambda x: torch.addmm(x, x, x), lambda x: x.addmm_(x, x)),
     "bmm": (lambda x: torch.bmm(x[None], x[None])[0], lambda x: torch.bmm(x[None], x[None], out=x[None])[0]),
+    "halves that change places": (
+        lambda x: torch.cat([x[:, 2:], x[:, :2]], 1),
+        lambda x: torch.cat([x[:, 2:], x[:, :2]], 1, out=x),
+    ),
     "part": (lambda x: torch.mm(x[:2], x)[0], lambda x: torch.mm(x[:2], x, out=x[1:])[0]),
 }
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_written_over_its_factors_reads_them_first(name):
+def test_what_is_written_over_its_arguments_reads_them_first(name):
     apart, over = PRODUCTS[name]
     values = normal(3, 3)
     want, x = apart(values), values.to(DEVICE)

@@ -18,6 +18,7 @@
 #include "python.h"
 #include "random_stream.h"
 #include "recorder.h"
+#include "replaced.h"
 #include "staged.h"
 
 namespace tiny {
@@ -67,17 +68,18 @@ class Runner {
   // they read is a copy then, and what they write dense. The second of each pair is where the first belongs.
   static std::vector<std::pair<Tensor, Tensor>> separate(const OpInfo& info, torch::jit::Stack& stack) {
     std::vector<std::pair<Tensor, Tensor>> moved;
-    auto is_tensor = [&](size_t i) { return stack[i].isTensor() && stack[i].toTensor().defined() && stack[i].toTensor().numel() > 0; };
     const bool is_loop = info.op.hasTag(at::Tag::pointwise);
     for (size_t w = 0; w < stack.size(); w++) {
-      if (!info.args[w].write || !is_tensor(w)) continue;
+      if (!info.args[w].write || !stack[w].isTensor() || !stack[w].toTensor().defined()) continue;
       const Tensor written = stack[w].toTensor();
-      for (size_t r = 0; r < stack.size(); r++) {
-        if (info.args[r].write || !is_tensor(r) || !stack[r].toTensor().storage().is_alias_of(written.storage())) continue;
-        const at::MemOverlapStatus overlap = at::get_overlap_status(written, stack[r].toTensor());
-        if (overlap == at::MemOverlapStatus::No || (overlap == at::MemOverlapStatus::Full && is_loop)) continue;
-        stack[r] = stack[r].toTensor().clone();
-      }
+      auto apart = [&](const Tensor& read) {
+        if (!read.defined() || !read.storage().is_alias_of(written.storage()) || read.numel() == 0 || written.numel() == 0) return read;
+        const at::MemOverlapStatus overlap = at::get_overlap_status(written, read);
+        const bool may_stay = overlap == at::MemOverlapStatus::No || (overlap == at::MemOverlapStatus::Full && is_loop);
+        return may_stay ? read : read.clone();
+      };
+      for (size_t r = 0; r < stack.size(); r++)
+        if (!info.args[r].write && (stack[r].isTensor() || stack[r].isTensorList())) stack[r] = replaced(stack[r], apart);
       if (is_loop || written.is_contiguous() || !info.op.schema().arguments()[w].is_out()) continue;
       stack[w] = written.contiguous();
       moved.emplace_back(stack[w].toTensor(), written);
