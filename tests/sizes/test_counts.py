@@ -137,12 +137,37 @@ def lu_with_pivots(n, device):
     return [a]
 
 
+def windows(n, device):
+    """Sums of windows whose beginnings and ends move, in memories of several sizes."""
+    x, out = values(n, device=device), []
+    for end in range(3, 40):
+        out += [x[:end].cumsum(0)[-1].item(), (x[end // 2 : end] * 2).sum().item()]
+    return [torch.tensor(out)]
+
+
+def detections(n, device):
+    """The best of each of three classes that no better one overlaps, of those likely at all."""
+    corner, score = torch.rand(n, 2, generator=seeded(n)), torch.rand(n, 3, generator=seeded(n + 1)).to(device)
+    boxes = torch.cat([corner, corner + torch.rand(n, 2, generator=seeded(n + 2))], 1).to(device)
+    likely, out = score.max(1).values > 0.6, []
+    boxes, score = boxes[likely], score[likely]
+    for of_class in score.unbind(1):
+        some = of_class > 0.3
+        order = of_class[some].argsort(descending=True)[:20]
+        best = boxes[some][order]
+        overlap = torch.minimum(best[:, None, 2:], best[:, 2:]) - torch.maximum(best[:, None, :2], best[:, :2])
+        out.append(best[~(overlap.clamp(min=0).prod(2).triu(1) > 0.3).any(0)])
+    return out
+
+
 @pytest.mark.parametrize(
     ("run", "sizes", "most"),
     [
         (k_means, (300, 257, 411, 350), 12),
         (suppressed, (40, 31, 52, 45, 38), 24),
         (lu_with_pivots, (12, 17, 14, 20), 24),
+        (windows, (200, 203, 201, 205), 12),
+        (detections, (60, 81, 67, 95, 74, 109, 88), 32),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )

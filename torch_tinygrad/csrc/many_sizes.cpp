@@ -14,9 +14,10 @@ namespace tiny {
 namespace {
 
 // Nodes of a trace that is compiled for many sizes, which takes several times as long; and how often one structure is
-// asked for, as new sizes lie outside of what is there or do not follow from each other as they did.
+// asked for, as new sizes lie outside of what is there or do not follow from each other as they did; where none was made,
+// less often.
 constexpr size_t kMostNodes = 4096;
-constexpr uint32_t kMaxAsked = 8;
+constexpr uint32_t kMaxAsked = 8, kMaxRefused = 3;
 
 // Flushes that a trace with a size that is said to vary waits for another one.
 constexpr uint32_t kPatience = 8;
@@ -89,7 +90,7 @@ Entry* find_of_many_sizes(Family& family, const Trace& trace, Mode mode, const I
   if (debug_level() >= 1 && !sizes.programs.empty())
     std::fprintf(stderr, "tiny: a new program, since %s\n", sizes.programs.back()->why_not(trace, integers.values).c_str());
   const bool has_others = note_sizes(sizes, std::move(integers));
-  if (!has_others || sizes.request || sizes.asked == kMaxAsked) return nullptr;
+  if (!has_others || sizes.request || sizes.asked >= (sizes.programs.empty() ? kMaxRefused : kMaxAsked)) return nullptr;
   sizes.asked++;
   const std::vector<bool>& varying = family.varying.numbers;
   const Hash name = sized_name(structure, sizes.asked);

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import gcd
+from operator import and_
 from typing import NamedTuple
 
 from .integers import Kinds
@@ -84,11 +85,11 @@ def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Re
         found = [(r, reach) for r, bounds in variants if (reach := _reach(r, bounds, where, wide)) is not None]
         if not found:
             continue
-        related, (ends, is_open, _) = max(found, key=lambda f: f[1].free)  # of equals the first
+        related, reach = max(found, key=lambda f: f[1].free)  # of equals the first
         seen = list(zip(*related.seen, strict=True))
-        within = [_within(end, free, each) for end, free, each in zip(ends, is_open, seen, strict=True)]
-        for some in (ends, within):
-            ranges = [_range(end, free, each) for end, free, each in zip(some, is_open, seen, strict=True)]
+        within = [_within(*each) for each in zip(reach.ends, reach.is_open, seen, strict=True)]
+        for ends in (reach.ends, within):
+            ranges = [_range(*each) for each in zip(ends, reach.is_open, seen, strict=True)]
             box = [r for r in ranges if r is not None]
             if len(box) == len(ranges) and (related, box) not in tried:
                 tried.append((related, box))
@@ -98,10 +99,10 @@ def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Re
 
 
 class Reach(NamedTuple):
-    """Which of the upper ends nothing stops; how many there are of both sides."""
+    """Which ends nothing stops, the lower and the upper one of each; how many of them tell how good it is."""
 
     ends: Ends
-    is_open: list[bool]
+    is_open: list[tuple[bool, bool]]
     free: int
 
 
@@ -114,20 +115,22 @@ def _reach(relation: Relation, bounds: Bounds, where: Kinds, wide: int) -> Reach
     are_sizes = [v.position in where.sizes and v.less is None for v in relation.variables]
     memories = {nbytes for _, nbytes, _ in where.bounds}
     ends = _together(ends, wide, bounds)
-    free = 0
-    for v, (variable, is_size) in enumerate(zip(relation.variables, are_sizes, strict=True)):
+    free_lows: list[bool] = []
+    for v, variable in enumerate(relation.variables):
         if variable.position in memories and variable.less is None:
-            continue  # of memory of which parts alone are used, the least that was seen leaves room for them
+            free_lows.append(False)  # of memory of which parts alone are used, the least seen leaves room for them
+            continue
         wanted = _low(ends[v][0], wide, variable.less is not None or variable.position in where.offsets)
         ends = _moved(ends, v, 0, _farthest(ends[v][0], wanted, bounds, partial(_moved, ends, v, 0)))
-        free += is_size and ends[v][0] == wanted  # others begin at 0 or soon after
+        free_lows.append(ends[v][0] == wanted)
     highs = [_high(low, high, wide) for (low, _), high in zip(ends, most, strict=True)]
-    is_open: list[bool] = []
+    free_highs: list[bool] = []
     for v, (is_size, wanted) in enumerate(zip(are_sizes, highs, strict=True)):
         farthest = _farthest(ends[v][1], UNBOUNDED, bounds, partial(_moved, ends, v, 1))
-        is_open.append(farthest == UNBOUNDED or (is_size and farthest > MOST * wanted))
-        ends = _moved(ends, v, 1, wanted if is_open[v] else farthest)
-    return Reach(ends, is_open, free + sum(is_open))
+        free_highs.append(farthest == UNBOUNDED or (is_size and farthest > MOST * wanted))
+        ends = _moved(ends, v, 1, wanted if free_highs[v] else farthest)
+    free = sum(free_highs) + sum(map(and_, free_lows, are_sizes))  # what is no size begins at 0 or soon after
+    return Reach(ends, list(zip(free_lows, free_highs, strict=True)), free)
 
 
 def _high(low: int, most: int, wide: int) -> int:
@@ -151,10 +154,11 @@ def _moved(ends: Ends, v: int, side: int, end: int) -> Ends:
     return [*ends[:v], (low, end) if side else (end, high), *ends[v + 1 :]]
 
 
-def _within(ends: tuple[int, int], is_open: bool, values: Sequence[int]) -> tuple[int, int]:
+def _within(ends: tuple[int, int], is_open: tuple[bool, bool], values: Sequence[int]) -> tuple[int, int]:
     """Without the ends that memory sets: there nothing is left before or behind, and what would be done there goes."""
     low, high = ends
-    return low if low >= min(values) else low + 1, high if is_open or high <= max(values) else high - 1
+    stops = not is_open[0] and low < min(values), not is_open[1] and high > max(values)
+    return low + stops[0], high - stops[1]
 
 
 def _low(least: int, wide: int, from_zero: bool) -> int:
@@ -173,11 +177,11 @@ def _farthest(here: int, wanted: int, bounds: Bounds, moved: Callable[[int], End
     return here
 
 
-def _range(ends: tuple[int, int], is_open: bool, values: Sequence[int]) -> tuple[int, int, int] | None:
+def _range(ends: tuple[int, int], is_open: tuple[bool, bool], values: Sequence[int]) -> tuple[int, int, int] | None:
     """With a usual value between, a prime if there is one: what a kernel is cut by is then no divisor by chance."""
     low, high = ends
     usual = prime_from(max(*values, USUAL), 1)
-    if is_open:
+    if is_open[1]:
         return low, usual, high
     if high == low + 1:
         return low, high, high
