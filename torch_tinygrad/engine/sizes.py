@@ -31,7 +31,7 @@ from torch_tinygrad.trace.decisions import Decisions, Diverged, deciding
 from torch_tinygrad.trace.geometry import reachable
 from torch_tinygrad.trace.integers import counts, integers, kinds, with_integers
 from torch_tinygrad.trace.nodes import Trace
-from torch_tinygrad.trace.polynomials import Polynomial, constant, through
+from torch_tinygrad.trace.polynomials import Polynomial, constant, through, with_sum
 from torch_tinygrad.trace.ranges import Box, boxes, corners
 from torch_tinygrad.trace.relations import Relation, Unrelated, relate
 from torch_tinygrad.trace.repeats import Repeats, cut_short, of_length, runs
@@ -173,7 +173,7 @@ def _compiled(
         if len(set(column)) == 1 or position - first_entry in fractions:
             continue
         if column not in known:
-            known[column] = through(points, column)
+            known[column] = _through(points, column, relation)
         form = known[column]
         if form is None and position >= first_estimate:  # bytes moved, which are estimates of tinygrad's
             form = through(points[:2], column[:2]) or constant(column[0], len(box))
@@ -223,6 +223,17 @@ def _inputs_of_loop(programs: list[_C.HostProgram], repeats: Repeats, counts: li
             raise NotVariable("a number that changes from step to step is no input")
         program.floats, program.ints, program.lifted = [], [], []
     return found[0], found[1]
+
+
+def _through(points: list[Point], column: tuple[int, ...], relation: Relation) -> Polynomial | None:
+    """The simplest polynomial there, in the variables; or in the whole of which a variable is what a part leaves."""
+    form = through(points, column)
+    for v, variable in enumerate(relation.variables):
+        if form is None and variable.less is not None:
+            part = variable.less
+            in_whole = through([(*p[:v], p[v] + p[part], *p[v + 1 :]) for p in points], column)
+            form = None if in_whole is None else with_sum(in_whole, v, part)
+    return form
 
 
 def _plain(form: Polynomial) -> tuple[list[tuple[int, list[int]]], int]:
