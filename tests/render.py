@@ -84,7 +84,10 @@ def _programs():
     yield "LSTM", lambda: training(models.LSTMClassifier, models.sequences(4))
     yield "write loops", loops
     yield "rows", rows
-    yield "half products", halves
+    if torch.float16 in torch.tiny.get_device_capability()["supported_dtypes"]:
+        yield "half products", halves
+    else:
+        print("  half products: left out, it has no float16")
 
 
 def _render() -> int:

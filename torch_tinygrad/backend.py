@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
+import sys
 from collections.abc import Callable
 
 import torch
@@ -51,6 +52,9 @@ def prepare() -> None:
         _C.set_pending_bytes(most_pending())
         _C.set_lacking(chosen_device(), lacking())
         _C.set_most_bytes(chosen_device(), most_bytes())
+    if os.environ.get("TORCH_TINY_DEBUG", "0") >= "1":
+        how = f"DEV={os.environ['DEV']}" if os.environ.get("DEV") else "the first that is here"
+        print(f"tiny: the device is tinygrad's {chosen_device()} ({how})", file=sys.stderr)
     hooks = {
         "op_traits": ops.op_traits,
         "warn_fallback": ops.warn_fallback,

@@ -68,3 +68,9 @@ def test_opencl_on_the_cpu_does_not_beat_the_cpu():
     """
     is_cpu, chosen = run(code, DEV="").stdout.split()
     assert chosen == ("CPU" if is_cpu == "True" else "CL")
+
+
+def test_the_choice_is_said_where_somebody_debugs():
+    code = "import torch; torch.ones(2, device='tiny')"
+    assert "tiny: the device is tinygrad's CPU (DEV=CPU)\n" in run(code, DEV="CPU", TORCH_TINY_DEBUG="1").stderr
+    assert "the device is" not in run(code, DEV="CPU", TORCH_TINY_DEBUG="0").stderr
