@@ -11,7 +11,7 @@ ahead: 16, 64, 16 → 256, 1: 0.7 → 0.9; 8, 256, 56 → 512, 1 by steps of two
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -22,6 +22,9 @@ from .geometry import strides_of
 from .nodes import Node, Number, Region, Trace, plain
 from .pointwise import FILL
 
+# Elements that all places see together, each counted as often as it is seen.
+SMALL = 1 << 15
+
 FORWARD, BACKWARD = "aten::convolution", "aten::convolution_backward"
 
 
@@ -30,12 +33,14 @@ def as_products(trace: Trace, calls_library: Callable[[Node], bool]) -> Trace:
     computes, as it would their products."""
     nodes: list[Node] = []
     known: Known = {}
+    trained = {node.args[2].storage for node in trace.nodes if node.op == BACKWARD}
+    trained |= {out.storage for node in trace.nodes for out in node.outs if out is not None}
     for node in trace.nodes:
         added = Nodes(nodes, trace.storages, node.origin)
         if node.op not in (FORWARD, BACKWARD) or not calls_library(node):
             nodes.append(node)
         elif node.op == FORWARD:
-            _forward(node, added, known)
+            _forward(node, added, known, node.args[1].storage in trained)
         else:
             _backward(node, added, known)
         written = {out.storage for out in node.outs if out is not None}
@@ -53,16 +58,26 @@ class Geometry:
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
+    trains: bool = True  # the trace changes the weights, or has their gradient; else the library keeps them packed
 
     @staticmethod
     def of(
-        x: Region, weight: Region, y: Region | None, stride, padding, dilation, transposed, _, groups
+        x: Region,
+        weight: Region,
+        y: Region | None,
+        stride,
+        padding,
+        dilation,
+        transposed,
+        _,
+        groups,
     ) -> Geometry | None:
         rank = len(x.size) - 2
         if y is None or plain(transposed) or plain(groups) != 1 or x.dtype not in (torch.float32, torch.float64):
             return None
         each = (plain(v) * rank if len(v) == 1 else plain(v) for v in (stride, padding, dilation))
-        return Geometry(x, weight, y, *map(tuple, each))
+        stride, padding, dilation = map(tuple, each)
+        return Geometry(x, weight, y, stride, padding, dilation)
 
     @property
     def places(self) -> int:
@@ -73,12 +88,22 @@ class Geometry:
         """Whether it is the product of each place's channels with one matrix, and better that."""
         if prod(self.weight.size[2:]) != 1 or any(self.padding):
             return False
+        if self.is_small and decide("few places", self.places <= 16 * max(self.weight.size[:2])):
+            return True
         return decide("pointwise", self.places <= (8 if prod(self.stride) > 1 else 4) * max(self.weight.size[:2]))
 
     @property
     def has_many_weights(self) -> bool:
         """Whether it is better a product of what each place sees with all weights."""
-        return len(self.x.size) == 4 and decide("many weights", 2 * self.places <= self.weight.size[0])
+        is_wide = prod(self.weight.size[2:]) > 1
+        many = (self.trains or not is_wide) and decide("many weights", 2 * self.places <= self.weight.size[0])
+        return len(self.x.size) == 4 and (many or (is_wide and self.is_small))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether laying out what the places see takes less than the library's own preparations. Gradients were not
+        measured."""
+        return not self.trains and decide("small convolution", self.places * prod(self.weight.size[1:]) <= SMALL)
 
     @property
     def looks(self) -> tuple[tuple[int, ...], ...]:
@@ -127,10 +152,11 @@ def by_places(region: Region, nodes: Nodes) -> Region:
     return matrix
 
 
-def _forward(node: Node, nodes: Nodes, known: Known) -> None:
+def _forward(node: Node, nodes: Nodes, known: Known, trains: bool) -> None:
     x, weight, bias, *settings = node.args
     (y,) = node.outs
     geometry = Geometry.of(x, weight, y, *settings)
+    geometry = geometry and replace(geometry, trains=trains)
     if geometry is None or not (geometry.is_pointwise or geometry.has_many_weights):
         nodes.nodes.append(node)
         return
