@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import AddrSpace, DType
@@ -19,7 +20,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from .threads import LANES, fresh, in_parallel, stored, thread_ranges
 
 # What statements compute with, and the buffers they read and write.
-Value = UOp
+Value: TypeAlias = UOp
 
 # The most threads that share one problem.
 MOST_LANES = 256
