@@ -73,9 +73,6 @@ def there_are() -> list[str]:
     """The devices that can be named here. Finding out opens them."""
     from tinygrad import Device
 
-    from . import clang
-
-    clang.provide()
     return list(Device.get_available_devices())
 
 
