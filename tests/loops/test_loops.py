@@ -188,6 +188,8 @@ LOOPS = [
 ]  # fmt: skip
 # Another number of steps is another size in the first; when autograd's threads let go of a step's values is not fixed.
 UNCOUNTED = (floyd_warshall, steps_of_training)
+# Their data are as long as the loop, and a step's part of them moves: what is looked for within them depends on their size.
+OF_THEIR_LENGTH = (kalman_of_its_length, automaton)
 
 
 def compare(loop, n):
@@ -203,7 +205,7 @@ def test_another_number_of_steps_compiles_nothing(loop):
     with Cost() as cost:
         for n in (150, 333, 1000):
             compare(loop, n)
-    cost.expect(compiles=0)
+    cost.at_most(compiles=4 if loop in OF_THEIR_LENGTH else 0)
 
 
 @pytest.mark.parametrize("mode", ["auto", "never", "mixed"])

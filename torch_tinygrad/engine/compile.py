@@ -30,9 +30,6 @@ from .devices import device_name
 from .order import Cycle
 from .schedule import Compiled, Schedule, schedule
 
-# Bytes whose elements 32 bits tell apart, and what storages of one kind leave when they are divided by it.
-_LARGE, _ALIKE = (1 << 31) - 64, 16
-
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
     is_step = contractions.prefers_aten
@@ -54,20 +51,12 @@ def _shared(trace: Trace, device: str, is_step: Callable[[Node], bool]) -> set[t
 
 
 def scheduled(raw: Trace, varying: set[int], device: str, compiled: Compiled = kernels.compiled) -> Schedule:
-    """The schedule of a trace. Regions that move are looked for within their storage: where it may have any size, it is
-    taken to be as large as can be, unless what is computed turns out to depend on that."""
+    """The schedule of a trace. Regions that move are looked for within their storage, whose size matters then."""
     moving = {region.storage for region in _regions(raw.nodes) if region.moves >= 0}
-    open_ended = [s for s, storage in enumerate(raw.storages) if storage.any_size and s in moving]
-    if not open_ended:
-        return _scheduled(raw, varying, device, compiled)
-    larger = list(raw.storages)
-    for s in open_ended:
-        larger[s] = replace(larger[s], nbytes=_LARGE + larger[s].nbytes % _ALIKE)
-    found = _scheduled(replace(raw, storages=larger), varying, device, compiled)
-    if all(found.graph.flats[s].is_taken_in_parts for s in open_ended):
-        return found
-    fixed = [replace(storage, any_size=False) if s in open_ended else storage for s, storage in enumerate(raw.storages)]
-    return _scheduled(replace(raw, storages=fixed), varying, device, compiled)
+    storages = [
+        replace(storage, any_size=storage.any_size and s not in moving) for s, storage in enumerate(raw.storages)
+    ]
+    return _scheduled(replace(raw, storages=storages), varying, device, compiled)
 
 
 def _regions(part) -> Iterator[Region]:
