@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from tests.differential import DEVICE
+from torch_tinygrad import _C
 from torch_tinygrad.engine import fusion, kernels
 
 # One line of a step each: x, y are 12 by 12, v has 16 elements, b 12 by 12 bools, z 16 complex numbers, i is the step.
@@ -76,7 +77,8 @@ class Size:
 
 
 def compiled(lines: list[str], steps: int) -> Size:
-    """Runs the loop on both devices, compares what it leaves, and says what compiling it took."""
+    """Runs the loop on both devices, compares what it leaves, and says what compiling it took, with nothing known."""
+    _C.clear_programs()
     fusion.NODES.clear()
     kernels.OPERATIONS.clear()
     results = zip(run(lines, steps, DEVICE), run(lines, steps, "cpu"), strict=True)
