@@ -188,7 +188,7 @@ LOOPS = [
 ]  # fmt: skip
 # Another number of steps is another size in the first; when autograd's threads let go of a step's values is not fixed.
 UNCOUNTED = (floyd_warshall, steps_of_training)
-# Their data are as long as the loop, and a step's part of them moves: what is looked for within them depends on their size.
+# Their data are as long as the loop, and a step's part of them moves: what is looked for depends on their size.
 OF_THEIR_LENGTH = (kalman_of_its_length, automaton)
 
 
