@@ -352,7 +352,6 @@ class Flat:
 
     def _composed(self, flat: Tensor, region: Region, value: Tensor) -> Tensor:
         if region.moves >= 0:
-            self.was_whole = True
             return self._scattered(flat, region, value)
         plan = geometry.write_plan(flat.shape[0], region.size, region.stride, region.offset)
         assert plan is not None
