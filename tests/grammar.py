@@ -25,6 +25,7 @@ INTEGERS = (torch.int32, torch.int64, torch.uint8, torch.int16)
 DTYPES = (*FLOATS, *INTEGERS, torch.float32, torch.float32, torch.bool, torch.complex64)
 LARGE = (180, 190)  # enough for kernels that threads share
 MOST_LIVE, MOST_ELEMENTS = 7, 48
+MOST_IN_WINDOWS = 1 << 22  # of an unfolded tensor: each alias is compared after each step
 
 
 class Choice(Protocol):
@@ -133,6 +134,7 @@ def view(pair: Pair, choice: Choice) -> str:
         dim, other = choice.integer(-dims, dims - 1), choice.integer(0, dims - 1)
         size = t.size(dim)
         start = choice.integer(0, size)
+        widest = min(size, max(MOST_IN_WINDOWS // max(t.numel(), 1), 1))
         options += [
             f"[{', '.join(an_index(choice, s) for s in t.shape[: choice.integer(1, dims)])}]",
             f"[..., {an_index(choice, t.size(-1))}]",
@@ -140,7 +142,7 @@ def view(pair: Pair, choice: Choice) -> str:
             f".narrow({dim}, {start}, {choice.integer(0, size - start)})",
             f".transpose({dim}, {other})",
             ".reshape(-1)",
-            f".unfold({dim}, {choice.integer(1, size + 1)}, {choice.integer(1, 2)})",
+            f".unfold({dim}, {choice.integer(1, widest + 1)}, {choice.integer(1, 2)})",
             f".chunk(2, {dim})[-1]",
             f".split(2, {dim})[0]",
             f".unbind({dim})[0]",
