@@ -25,6 +25,7 @@
 #include "recorder.h"
 #include "service.h"
 #include "sharing.h"
+#include "size_marks.h"
 #include "sizes.h"
 #include "staged.h"
 #include "storage.h"

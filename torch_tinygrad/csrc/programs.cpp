@@ -7,7 +7,7 @@
 
 #include "python.h"
 #include "recorder.h"
-#include "sizes.h"
+#include "size_families.h"
 
 namespace tiny {
 namespace {
