@@ -23,7 +23,7 @@ constexpr size_t kStepsOfPiece = 32, kNodesOfPiece = 64;
 // A loop has at least so many steps, and more than a piece; shorter ones are compiled as they are. More where a program is
 // launched as one graph: the layers of a network, forward and backward, stay together there.
 constexpr size_t kSteps = 4, kStepsOfGraphs = 32, kNodes = kNodesOfPiece + 1;
-// Nodes in a row by which a place is recognised. Longer ones tell apart what looks alike within a step.
+// Nodes in a row by which a node is recognised again. Longer ones tell apart what looks alike within a step.
 constexpr std::array<size_t, 5> kWindows = {4, 16, 64, 256, 1024};
 // Nodes compared in search of a loop, for each node of the trace.
 constexpr size_t kComparisons = 64;
@@ -42,12 +42,12 @@ uint64_t mix(std::initializer_list<uint64_t> values) {
   return hash.a;
 }
 
-// Calls f(region, place) for what a node reads, changes and makes, each place once.
+// Calls f(region, number) for what a node reads, changes and makes, each operand once.
 template <class F>
-void each_place(const Trace& trace, const Node& node, const F& f) {
-  uint64_t place = 0;
+void each_operand(const Trace& trace, const Node& node, const F& f) {
+  uint64_t number = 0;
   for (uint32_t r = node.args; r < node.writes; r++)
-    if (trace.refs[r].kind == ArgRef::Kind::Region) f(trace.regions[trace.refs[r].index], place++);
+    if (trace.refs[r].kind == ArgRef::Kind::Region) f(trace.regions[trace.refs[r].index], number++);
 }
 
 // Steps that a piece has, and the fewest that a loop has.
@@ -65,7 +65,7 @@ struct Hashes {
   Hashes(const Trace& trace, const Uses& uses) : kinds(trace.nodes.size()), links(trace.nodes.size()) {
     struct Use {
       int64_t node = -1;
-      uint64_t place = 0;
+      uint64_t number = 0;
     };
     std::vector<Use> before(trace.storages.size());
     for (size_t n = 0; n < trace.nodes.size(); n++) {
@@ -73,22 +73,22 @@ struct Hashes {
       kinds[n] = mix({node.hash.a, node.hash.b, uint64_t{uses.runs[n]}});
       links[n] += kinds[n];
       if (!uses.runs[n]) continue;
-      each_place(trace, node, [&](const Region& region, uint64_t place) {
+      each_operand(trace, node, [&](const Region& region, uint64_t number) {
         Use& use = before[region.storage];
         const Storage& storage = *trace.storages[region.storage];
         if (use.node < 0) {
-          links[n] += mix({1, place, storage.nbytes, uint64_t{storage.buffer != nullptr}, uint64_t{trace.live[region.storage]}});
+          links[n] += mix({1, number, storage.nbytes, uint64_t{storage.buffer != nullptr}, uint64_t{trace.live[region.storage]}});
         } else {
           const uint64_t distance = n - static_cast<size_t>(use.node);
-          links[n] += mix({2, place, distance, use.place});
-          links[use.node] += mix({3, use.place, distance, place});
+          links[n] += mix({2, number, distance, use.number});
+          links[use.node] += mix({3, use.number, distance, number});
         }
-        use = {static_cast<int64_t>(n), place};
+        use = {static_cast<int64_t>(n), number};
       });
     }
     // What is never used again is told from what a later step needs.
     for (size_t s = 0; s < before.size(); s++)
-      if (before[s].node >= 0) links[before[s].node] += mix({4, before[s].place, uint64_t{trace.live[s]}});
+      if (before[s].node >= 0) links[before[s].node] += mix({4, before[s].number, uint64_t{trace.live[s]}});
   }
 };
 
@@ -113,7 +113,7 @@ class Search {
   }
 
  private:
-  // Adds the loops among begin .. end whose places are recognised by `window` nodes.
+  // Adds the loops among begin .. end that are recognised by `window` nodes.
   void search(size_t begin, size_t end, size_t window, std::vector<Loop>& found) {
     while (const size_t next = first_loop(begin, end, window, found)) begin = next;
   }
@@ -165,19 +165,19 @@ bool are_most(const std::vector<Loop>& loops, const Trace& trace) { return 4 * n
 bool reads_new_inputs(const Trace& trace, const Uses& uses, const Loop& loop, size_t step) {
   bool found = false;
   for (size_t n = step; n < step + loop.period; n++)
-    each_place(trace, trace.nodes[n], [&](const Region& region, uint64_t) {
+    each_operand(trace, trace.nodes[n], [&](const Region& region, uint64_t) {
       found |= uses.first[region.storage] == static_cast<int64_t>(n) && trace.storages[region.storage]->buffer != nullptr;
     });
   return found;
 }
 
-// How much of what a loop makes is needed beyond each place of one of its steps.
+// How much of what a loop makes is needed beyond each node of one of its steps.
 struct Crossing {
   std::vector<int64_t> bytes, storages;
 
   Crossing(const Trace& trace, const Uses& uses, const Loop& loop, size_t step) : bytes(loop.period), storages(loop.period) {
     for (size_t n = step - std::min(step - loop.begin, kAge * loop.period); n < step + loop.period; n++)
-      each_place(trace, trace.nodes[n], [&](const Region& region, uint64_t) {
+      each_operand(trace, trace.nodes[n], [&](const Region& region, uint64_t) {
         const int32_t s = region.storage;
         const Storage& storage = *trace.storages[s];
         if (uses.first[s] != static_cast<int64_t>(n) || storage.buffer != nullptr) return;
@@ -229,7 +229,7 @@ class Cutter {
     stretch_++;
     for (size_t n = begin; n < begin + count; n++) {
       hash.add(kinds_[n]);
-      each_place(trace_, trace_.nodes[n], [&](const Region& region, uint64_t) {
+      each_operand(trace_, trace_.nodes[n], [&](const Region& region, uint64_t) {
         const int32_t s = region.storage;
         auto& [used_in, number] = numbers_[s];
         if (used_in != stretch_) {

@@ -72,14 +72,14 @@ std::string name_of(const Trace& trace, uint32_t position) {
   uint32_t first = 0;
   for (size_t r = 0; r < used.regions; r++) {
     const Region& region = trace.regions[r];
-    const uint32_t place = position - first;
+    const uint32_t within = position - first;
     first += 2 * region.ndim + 1;
     if (position >= first) continue;
     std::ostringstream text;
-    if (place < region.ndim) {
-      text << "dimension " << place << " of ";
+    if (within < region.ndim) {
+      text << "dimension " << within << " of ";
     } else {
-      text << (place < 2 * region.ndim ? "a stride of " : "the offset of ");
+      text << (within < 2 * region.ndim ? "a stride of " : "the offset of ");
     }
     text << c10::toString(region.dtype) << c10::IntArrayRef(&trace.ints[region.shape], region.ndim);
     for (const Node& node : trace.nodes)
