@@ -9,7 +9,7 @@ WORKERS ?= 2
 
 VERSIONS ?= 2.11 2.12 2.13 2.14 2.15
 
-.PHONY: all demo test quick tinygrad-next test-devices ecosystem ecosystem-table torch-versions wheel render lint fuzz faults sanitize conformance gallery bench bench-gpu clean help
+.PHONY: all demo test test-long quick tinygrad-next test-devices ecosystem ecosystem-table torch-versions wheel render lint fuzz faults sanitize conformance gallery bench bench-gpu clean help
 
 all: build
 
@@ -17,6 +17,7 @@ help:
 	@echo "make demo         train a small CNN on cpu and on tiny, side by side"
 	@echo "make test         lint and the whole test suite"
 	@echo "                  WORKERS=2 processes, ARGS for pytest"
+	@echo "make test-long    the same with five times as many random programs"
 	@echo "make quick        for whoever edits a lowering: a tenth of it, in about two minutes"
 	@echo "make test-devices the suite on whatever of OpenCL, WebGPU, PYTHON and LLVM is here; DEVICES='CL WEBGPU'"
 	@echo "make ecosystem    other people's libraries on the device, in an environment of their own; ARGS='-k llama'"
@@ -58,8 +59,12 @@ lint: build
 	$(VENV)/bin/clang-format --dry-run --Werror $(CSRC)
 
 test: lint
-	$(PY) -m pytest tests -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PY) -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(PY) -m tests.devices --selection
+
+# Random programs are searched for longer.
+test-long: export TORCH_TINY_FUZZ_PROGRAMS = 300
+test-long: test
 
 quick: build
 	$(PY) -m pytest -q -x tests/project/test_rooms.py tests/operators/test_operators.py tests/aliasing/test_views.py tests/aliasing/test_setitem.py tests/service/test_direct.py $(ARGS)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.grammar import KINDS, random_program, step
 from tests.programs import Pair, fails, minimal, replay
 
-PROGRAMS = int(os.environ.get("TORCH_TINY_FUZZ_PROGRAMS", "300"))
+PROGRAMS = int(os.environ.get("TORCH_TINY_FUZZ_PROGRAMS", "60"))  # `make test-long` takes 300
 STEPS = 30
 CI = settings(
     max_examples=PROGRAMS,

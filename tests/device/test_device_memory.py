@@ -302,6 +302,12 @@ WITHOUT_LIBRARY = [
 ]
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where the tests of a library find what others have compiled; those in mode `auto` count compiles."""
+    return tmp_path_factory.mktemp("programs")
+
+
 def run_program(name: str, **settings: str) -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     settings |= {"TORCH_TINY_HOST": "0", "TORCH_TINY_DEVICES": "2", "PYTHONPATH": path}
@@ -311,10 +317,12 @@ def run_program(name: str, **settings: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "mode"), WITHOUT_LIBRARY)
-def test_without_the_library(name, mode, tmp_path):
-    run_program(name, TORCH_TINY_LIBRARY="0", TORCH_TINY_COMPILE=mode, TORCH_TINY_CACHE=str(tmp_path))
+def test_without_the_library(name, mode, kept, tmp_path):
+    folder = tmp_path if mode == "auto" else kept / "without"
+    run_program(name, TORCH_TINY_LIBRARY="0", TORCH_TINY_COMPILE=mode, TORCH_TINY_CACHE=str(folder))
 
 
 @pytest.mark.parametrize(("name", "mode"), WITH_LIBRARY)
-def test_with_the_library(name, mode, tmp_path):
-    run_program(name, TORCH_TINY_COMPILE=mode, TORCH_TINY_CACHE=str(tmp_path))
+def test_with_the_library(name, mode, kept, tmp_path):
+    folder = tmp_path if mode == "auto" else kept / "with"
+    run_program(name, TORCH_TINY_COMPILE=mode, TORCH_TINY_CACHE=str(folder))

@@ -170,5 +170,5 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_program_is_right_at_several_sizes(program, mode):
     with torch.tiny.compile_mode(mode):
-        for n in (6, 11, 20):
+        for n in (6, 11, 20) if mode == "auto" else (6, 17):
             both(lambda device, n=n: program(device, n), schedules=("lazy",), rtol=1e-3, atol=1e-3)

@@ -31,7 +31,7 @@ NETWORKS = {
         (4, 3, 16, 16),
     ),
     "transformer": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.1), (4, 10, 32)),
-    "lstm": (Recurrent, (4, 10, 16)),
+    "lstm": (Recurrent, (4, 5, 16)),
 }
 
 

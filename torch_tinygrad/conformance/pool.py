@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from .runner import ASPECTS, check_operator
 
 # A worker is replaced after this many jobs: caches of compiled programs do not grow without end.
-JOBS_A_WORKER = 60
+JOBS_A_WORKER = 200
 
 
 @dataclass

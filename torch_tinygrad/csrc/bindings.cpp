@@ -25,6 +25,7 @@
 #include "recorder.h"
 #include "service.h"
 #include "sharing.h"
+#include "size_marks.h"
 #include "sizes.h"
 #include "staged.h"
 #include "storage.h"
@@ -217,6 +218,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("set_program_bound", [](size_t bound) { program_bound() = bound; });
   m.def("clear_programs", &clear_programs);
+  m.attr("LEAST_GRAPH") = kLeastGraph;
   m.def("compile_mode", [] { return static_cast<int>(compile_mode()); });
   m.def("set_compile_mode", [](int mode) { set_compile_mode(static_cast<Mode>(mode)); });
   m.def("mark_size", &mark_size);

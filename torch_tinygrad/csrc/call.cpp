@@ -59,13 +59,13 @@ at::Tensor physical(const at::Tensor& given) {
   return plain.is_neg() ? at::neg(plain._neg_view()) : plain;
 }
 
-void gather_tensor(Call& call, c10::IValue& slot, const at::Tensor& given, size_t argument) {
+void gather_tensor(Call& call, c10::IValue& value, const at::Tensor& given, size_t argument) {
   if (!given.defined()) return call.key.add(uint64_t{1});
   if (is_tiny(given) && (given.is_conj() || given.is_neg())) {
     TORCH_CHECK_NOT_IMPLEMENTED(!call.info.args[argument].write, "tiny: ", call.info.name, " cannot write to a conjugate or negative view");
     const at::Tensor values = physical(given);
-    slot = c10::IValue(values);
-    return gather_tensor(call, slot, values, argument);
+    value = c10::IValue(values);
+    return gather_tensor(call, value, values, argument);
   }
   if (is_tiny(given)) {
     check_device(call, given, argument);
@@ -86,8 +86,8 @@ void gather_tensor(Call& call, c10::IValue& slot, const at::Tensor& given, size_
               call.info.op.schema().name(), ")");
   const auto device = c10::Device(c10::DeviceType::PrivateUse1, call.device < 0 ? current_device() : call.device);
   const at::Tensor moved = given.to(device);
-  slot = c10::IValue(moved);
-  gather_tensor(call, slot, moved, argument);
+  value = c10::IValue(moved);
+  gather_tensor(call, value, moved, argument);
 }
 
 // What inference may depend on, short of the number itself: operators refuse numbers that do not fit a dtype.
@@ -112,11 +112,11 @@ bool is_mask(const c10::IValue& value) {
 
 // Masks among indices. Reading through one gives a shape that depends on values, and so does one beside other indices: it
 // becomes the places of its ones. Writing through a mask alone does not, and stays lazy.
-void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
+void expand_masks(Call& call, c10::IValue& given, const at::Tensor& self) {
   c10::List<std::optional<at::Tensor>> expanded;
   int64_t dim = 0;
   bool any = false;
-  const auto indices = slot.toListRef();
+  const auto indices = given.toListRef();
   auto is_given = [](const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); };
   const bool is_alone = std::count_if(indices.begin(), indices.end(), is_given) == 1;
   const bool stays = call.info.writes && is_alone;
@@ -143,7 +143,7 @@ void expand_masks(Call& call, c10::IValue& slot, const at::Tensor& self) {
     dim += mask.dim();
   }
   call.masked = any && stays;
-  if (any && !stays) slot = expanded;
+  if (any && !stays) given = expanded;
 }
 
 // ATen fills through a single mask with one value of any dtype; all other values must have the target's.
@@ -177,8 +177,8 @@ void gather_list(Call& call, const c10::IValue& list, size_t argument) {
 }
 
 // Some of an operator's dimensions, or all of them, have an index. Where one moves to the device the list is another.
-void gather_indices(Call& call, c10::IValue& slot, size_t argument) {
-  auto list = slot.toList();
+void gather_indices(Call& call, c10::IValue& given, size_t argument) {
+  auto list = given.toList();
   call.key.add(list.size());
   for (size_t k = 0; k < list.size(); k++) {
     c10::IValue element = list.get(k);
@@ -192,7 +192,7 @@ void gather_indices(Call& call, c10::IValue& slot, size_t argument) {
     auto copy = list.copy();
     copy.set(k, moved);
     list = copy;
-    slot = copy;
+    given = copy;
   }
 }
 
@@ -207,35 +207,36 @@ void gather_number(Call& call, const c10::IValue& number, bool is_input) {
 
 void gather_argument(Call& call, torch::jit::Stack& stack, size_t base, size_t i) {
   const OpInfo::Arg& argument = call.info.args[i];
-  c10::IValue& slot = stack[base + i];
-  if (slot.isNone() && argument.kind <= OpInfo::Kind::OptionalTensorList) return call.key.add(uint64_t{1});
+  c10::IValue& given = stack[base + i];
+  if (given.isNone() && argument.kind <= OpInfo::Kind::OptionalTensorList) return call.key.add(uint64_t{1});
   switch (argument.kind) {
     case OpInfo::Kind::Tensor:
-      return gather_tensor(call, slot, slot.toTensor(), i);
+      return gather_tensor(call, given, given.toTensor(), i);
     case OpInfo::Kind::TensorList:
-      return gather_list(call, slot, i);
+      return gather_list(call, given, i);
     case OpInfo::Kind::OptionalTensorList:
       if (call.info.index) {
-        expand_masks(call, slot, stack[base].toTensor());
+        expand_masks(call, given, stack[base].toTensor());
         if (call.masked) check_index_put(call, stack[base].toTensor(), stack[base + 2].toTensor());
       }
-      return gather_indices(call, slot, i);
+      return gather_indices(call, given, i);
     case OpInfo::Kind::Scalar:
-      return gather_number(call, slot, argument.lift && !slot.isComplexDouble());
+      return gather_number(call, given, argument.lift && !given.isComplexDouble());
     case OpInfo::Kind::ScalarList:
-      call.key.add(slot.toListRef().size());
-      for (const auto& number : slot.toListRef()) hash_scalar_kind(call, number);
+      call.key.add(given.toListRef().size());
+      for (const auto& number : given.toListRef()) hash_scalar_kind(call, number);
       return;
     case OpInfo::Kind::Float:  // distributions refuse some numbers
-      return gather_number(call, slot, argument.lift && slot.isDouble() && !call.info.random);
+      return gather_number(call, given, argument.lift && given.isDouble() && !call.info.random);
     case OpInfo::Kind::Generator:
       return;
     case OpInfo::Kind::Device:
-      if (!slot.isNone() && call.tensors.empty() && slot.toDevice().type() == c10::DeviceType::PrivateUse1 && slot.toDevice().has_index())
-        call.device = slot.toDevice().index();
+      if (!given.isNone() && call.tensors.empty() && given.toDevice().type() == c10::DeviceType::PrivateUse1 &&
+          given.toDevice().has_index())
+        call.device = given.toDevice().index();
       return;
     case OpInfo::Kind::Value:
-      return hash_value(call.key, slot);
+      return hash_value(call.key, given);
   }
 }
 

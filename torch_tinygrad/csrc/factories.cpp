@@ -39,12 +39,12 @@ bool overflows(const std::vector<int64_t>& sizes) {
 }
 
 // Of given sizes: the kernel is asked for no element, which draws no random numbers.
-std::optional<Inferred> of_sizes(const Call& call, Arguments args, int place) {
-  const bool is_list = args[place].isIntList();
-  const std::vector<int64_t> sizes = is_list ? args[place].toIntVector() : std::vector<int64_t>{args[place].toInt()};
+std::optional<Inferred> of_sizes(const Call& call, Arguments args, int position) {
+  const bool is_list = args[position].isIntList();
+  const std::vector<int64_t> sizes = is_list ? args[position].toIntVector() : std::vector<int64_t>{args[position].toInt()};
   if (overflows(sizes)) return std::nullopt;
   std::vector<c10::IValue> none(args.begin(), args.end());
-  none[place] = is_list ? c10::IValue(std::vector<int64_t>(sizes.size(), 0)) : c10::IValue(int64_t{0});
+  none[position] = is_list ? c10::IValue(std::vector<int64_t>(sizes.size(), 0)) : c10::IValue(int64_t{0});
   Inferred inferred = ask(call, none);
   Shape& shape = inferred.returns.at(0).tensors.at(0).shape;
   // Normal numbers that are whole are refused only where there are some.
@@ -60,9 +60,9 @@ std::optional<Inferred> of_sizes(const Call& call, Arguments args, int place) {
 // How many elements there are at most, by the numbers.
 double most_elements(const Call& call, Arguments args) {
   const int start = argument(call, "start"), end = argument(call, "end"), step = argument(call, "step");
-  auto number = [&](int place, double otherwise) {
-    if (place < 0 || !args[place].isScalar()) return otherwise;
-    return args[place].isComplexDouble() ? std::abs(args[place].toComplexDouble()) : args[place].toScalar().toDouble();
+  auto number = [&](int position, double otherwise) {
+    if (position < 0 || !args[position].isScalar()) return otherwise;
+    return args[position].isComplexDouble() ? std::abs(args[position].toComplexDouble()) : args[position].toScalar().toDouble();
   };
   if (end >= 0) return std::abs((number(end, HUGE_VAL) - number(start, 0)) / number(step, 1)) + 1;
   double elements = 1;

@@ -35,9 +35,6 @@ double milliseconds(Clock::duration d) { return std::chrono::duration<double, st
 // Requests of a family that may fail before it is not asked for again.
 constexpr uint32_t kMaxRefusals = 3;
 
-// Steps from which on a device launches a part of a program as one graph.
-constexpr int64_t kGraph = 4;
-
 constexpr const char* kWays[] = {"hit", "miss", "loaded", "direct"};
 
 bool fallback_is_error() {
@@ -82,7 +79,7 @@ class Search {
   // Numbers and offsets that differ from those seen before become inputs from now on.
   void widen() {
     for (const Entry& entry : family_.entries) family_.varying.widen(trace_, entry.compiled, inputs);
-    if (!family_.seen.numbers.empty() || !family_.seen.places.empty()) family_.varying.widen(trace_, family_.seen, inputs);
+    if (!family_.seen.numbers.empty() || !family_.seen.offsets.empty()) family_.varying.widen(trace_, family_.seen, inputs);
     if (like_ != nullptr) family_.varying.widen(trace_, Inputs::of(*like_), inputs);
   }
 
@@ -181,7 +178,7 @@ std::exception_ptr raised_by(const F& f) {
 // Whether ATen's kernels one by one are as good as the program: it fuses nothing, is too short for a graph, and, where memory
 // is the device's own, Python starts it.
 bool saves_nothing(const Program& program, const Trace& trace) {
-  return aten_device(trace.device) && !shares_host_memory() && program.kernels < kGraph &&
+  return aten_device(trace.device) && !shares_host_memory() && program.kernels < kLeastGraph &&
          program.kernels >= static_cast<int64_t>(trace.nodes.size());
 }
 

@@ -44,10 +44,10 @@ void HostProgram::load_images() {
   char* next = static_cast<char*>(memory);
   for (Kernel& kernel : kernels_) {
     std::memcpy(next, kernel.image->data(), kernel.image->size());
-    for (const auto& [symbol, place] : kernel.imports) {
+    for (const auto& [symbol, position] : kernel.imports) {
       const uint64_t address = address_of(symbol);
-      TORCH_CHECK(place + sizeof(address) <= kernel.image->size(), "tiny: an address of ", symbol, " outside of the machine code");
-      std::memcpy(next + place, &address, sizeof(address));
+      TORCH_CHECK(position + sizeof(address) <= kernel.image->size(), "tiny: an address of ", symbol, " outside of the machine code");
+      std::memcpy(next + position, &address, sizeof(address));
     }
     kernel.address = reinterpret_cast<uint64_t>(next);
     next += rounded(kernel.image->size());

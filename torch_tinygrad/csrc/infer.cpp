@@ -81,14 +81,14 @@ std::vector<int64_t> ints(const c10::IValue& value, size_t count) {
 // The sizes of a convolution that nothing is to be said against.
 std::optional<std::vector<int64_t>> convolved(c10::ArrayRef<c10::IValue> args, const std::vector<at::Tensor>& metas) {
   const at::Tensor &input = metas[0], &weight = metas[1];
-  const int64_t groups = args[8].toInt(), places = input.dim() - 2;
-  if (args[6].toBool() || input.dim() != weight.dim() || places < 1 || groups < 1 || input.numel() == 0 || weight.numel() == 0)
+  const int64_t groups = args[8].toInt(), spatial = input.dim() - 2;
+  if (args[6].toBool() || input.dim() != weight.dim() || spatial < 1 || groups < 1 || input.numel() == 0 || weight.numel() == 0)
     return std::nullopt;
   if (input.size(1) != weight.size(1) * groups || weight.size(0) % groups != 0) return std::nullopt;
   if (input.dtype() != weight.dtype() || (metas.size() > 2 && metas[2].sizes() != at::IntArrayRef{weight.size(0)})) return std::nullopt;
-  const auto stride = ints(args[3], places), padding = ints(args[4], places), dilation = ints(args[5], places);
+  const auto stride = ints(args[3], spatial), padding = ints(args[4], spatial), dilation = ints(args[5], spatial);
   std::vector<int64_t> sizes = {input.size(0), weight.size(0)};
-  for (int64_t d = 0; d < places; d++) {
+  for (int64_t d = 0; d < spatial; d++) {
     const int64_t room = input.size(d + 2) + 2 * padding.at(d) - dilation.at(d) * (weight.size(d + 2) - 1) - 1;
     if (room < 0 || stride.at(d) < 1 || padding[d] < 0 || dilation[d] < 1) return std::nullopt;
     sizes.push_back(room / stride[d] + 1);

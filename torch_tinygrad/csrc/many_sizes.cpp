@@ -8,7 +8,8 @@
 #include "flush.h"
 #include "recorder.h"
 #include "service.h"
-#include "sizes.h"
+#include "size_families.h"
+#include "size_marks.h"
 
 namespace tiny {
 namespace {

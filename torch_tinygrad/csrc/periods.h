@@ -7,6 +7,11 @@
 
 namespace tiny {
 
+// Nodes begin .. end repeat those a period before, from begin + period on.
+struct Loop {
+  size_t begin, end, period;
+};
+
 struct Cuts {
   std::vector<size_t> ends;   // of the pieces, in nodes; none where the trace is best run as a whole
   bool ends_in_step = false;  // the last piece is the beginning of another step

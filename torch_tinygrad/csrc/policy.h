@@ -5,6 +5,10 @@
 
 namespace tiny {
 
+// Steps from which on a device that has graphs launches a part of a program as one: updating and launching a graph takes longer
+// than launching fewer.
+constexpr int64_t kLeastGraph = 4;
+
 enum class Mode : uint8_t {
   Auto,    // directly at first, compiled behind when it comes again
   Always,  // compiled when first seen

@@ -7,7 +7,7 @@
 
 #include "python.h"
 #include "recorder.h"
-#include "sizes.h"
+#include "size_families.h"
 
 namespace tiny {
 namespace {
@@ -37,10 +37,10 @@ std::vector<bool> lifted_in(const Program& program, size_t numbers) {
 // Of the numbers that are constants, and of the offsets of what stays.
 Hash constants_of(const Inputs& inputs, const std::vector<bool>& lifted, const Moves& moves) {
   Hash hash;
-  for (size_t r = 0; r < inputs.places.size(); r++) {
+  for (size_t r = 0; r < inputs.offsets.size(); r++) {
     const uint32_t group = moves.group.empty() ? 0 : moves.group[r];
-    const int64_t from = group == 0 ? 0 : inputs.places[moves.leaders[group - 1]];
-    hash.add(static_cast<uint64_t>(inputs.places[r] - from));
+    const int64_t from = group == 0 ? 0 : inputs.offsets[moves.leaders[group - 1]];
+    hash.add(static_cast<uint64_t>(inputs.offsets[r] - from));
   }
   for (size_t i = 0; i < inputs.numbers.size(); i++)
     if (!lifted[i]) hash.add(static_cast<uint64_t>(inputs.numbers[i].i));
@@ -78,15 +78,15 @@ void forget_seen(Family& family) {
 
 Inputs Inputs::of(const Trace& trace) {
   Inputs inputs{trace.numbers, {}};
-  inputs.places.reserve(trace.regions.size());
-  for (const Region& region : trace.regions) inputs.places.push_back(region.offset * static_cast<int64_t>(c10::elementSize(region.dtype)));
+  inputs.offsets.reserve(trace.regions.size());
+  for (const Region& region : trace.regions) inputs.offsets.push_back(region.offset * static_cast<int64_t>(c10::elementSize(region.dtype)));
   return inputs;
 }
 
 void Varying::widen(const Trace& trace, const Inputs& before, const Inputs& now) {
   for (size_t i = 0; i < now.numbers.size(); i++)
     if (!(before.numbers[i] == now.numbers[i])) numbers[i] = true;
-  moves = split(moves, trace, before.places, now.places);
+  moves = split(moves, trace, before.offsets, now.offsets);
 }
 
 Entry* Family::find(const Trace& trace, const Inputs& inputs) {
@@ -188,7 +188,7 @@ std::vector<Number> arguments_of(const Inputs& inputs, const Entry& entry) {
   std::vector<Number> numbers = inputs.numbers;
   for (uint32_t leader : entry.moves.leaders) {
     Number shift{};
-    shift.i = inputs.places[leader] - entry.compiled.places[leader];
+    shift.i = inputs.offsets[leader] - entry.compiled.offsets[leader];
     numbers.push_back(shift);
   }
   return numbers;

@@ -21,10 +21,10 @@ struct Moves {
 // The numbers of a trace and where its regions lie, in bytes.
 struct Inputs {
   std::vector<Number> numbers;
-  std::vector<int64_t> places;
+  std::vector<int64_t> offsets;
 
   static Inputs of(const Trace& trace);
-  size_t bytes() const { return numbers.size() * sizeof(Number) + places.size() * sizeof(int64_t); }
+  size_t bytes() const { return numbers.size() * sizeof(Number) + offsets.size() * sizeof(int64_t); }
 };
 
 // What became an input of a program because it had been seen to differ.

@@ -67,9 +67,9 @@ std::optional<std::vector<bool>> named(const at::Tensor& tensor, at::IntArrayRef
   std::vector<bool> found(tensor.dim());
   for (int64_t d : dims) {
     if (d < -tensor.dim() || d >= tensor.dim()) return std::nullopt;
-    const int64_t place = d < 0 ? d + tensor.dim() : d;
-    if (found[place]) return std::nullopt;
-    found[place] = true;
+    const int64_t dim = d < 0 ? d + tensor.dim() : d;
+    if (found[dim]) return std::nullopt;
+    found[dim] = true;
   }
   return found;
 }

@@ -9,26 +9,11 @@
 #include <unordered_map>
 
 #include "plain_data.h"
-#include "recorder.h"
 #include "repeats.h"
+#include "size_marks.h"
 
 namespace tiny {
 namespace {
-
-// Traces of a structure that are remembered, and bytes of all of them.
-constexpr size_t kMaxSeen = 12, kMaxBytes = size_t{16} << 20;
-// Programs of a structure, and structures with programs.
-constexpr size_t kMaxPrograms = 4, kMaxFamilies = 256;
-
-auto& families = *new std::unordered_map<Hash, SizeFamily, HashHash>;  // never destroyed, as programs are not
-size_t seen_bytes = 0;
-uint64_t uses = 0;
-
-size_t bytes_of(const SizeFamily& family) {
-  size_t bytes = sizeof(SizeFamily);
-  for (const auto& values : family.seen) bytes += values.size() * sizeof(int64_t);
-  return bytes;
-}
 
 // The beginning of a trace: so many nodes, and what they use.
 struct Used {
@@ -80,20 +65,6 @@ void add_value(Integers& integers, const c10::IValue& value) {
   }
 }
 
-// Sizes that a user has marked, as long as their storages are there.
-struct Mark {
-  c10::weak_intrusive_ptr<Storage> storage;
-  int64_t size;
-  bool varies;
-};
-auto& marks = *new std::vector<Mark>;
-
-bool is_marked(const Storage* storage, int64_t size, bool varies) {
-  return std::any_of(marks.begin(), marks.end(), [&](const Mark& mark) {
-    return mark.storage._unsafe_get_target() == storage && mark.size == size && mark.varies == varies && !mark.storage.expired();
-  });
-}
-
 // For people: what the integer at a position of a trace is.
 std::string name_of(const Trace& trace, uint32_t position) {
   const std::optional<Repeats> repeats = repeats_of(trace);
@@ -101,14 +72,14 @@ std::string name_of(const Trace& trace, uint32_t position) {
   uint32_t first = 0;
   for (size_t r = 0; r < used.regions; r++) {
     const Region& region = trace.regions[r];
-    const uint32_t place = position - first;
+    const uint32_t within = position - first;
     first += 2 * region.ndim + 1;
     if (position >= first) continue;
     std::ostringstream text;
-    if (place < region.ndim) {
-      text << "dimension " << place << " of ";
+    if (within < region.ndim) {
+      text << "dimension " << within << " of ";
     } else {
-      text << (place < 2 * region.ndim ? "a stride of " : "the offset of ");
+      text << (within < 2 * region.ndim ? "a stride of " : "the offset of ");
     }
     text << c10::toString(region.dtype) << c10::IntArrayRef(&trace.ints[region.shape], region.ndim);
     for (const Node& node : trace.nodes)
@@ -165,7 +136,7 @@ Integers Integers::of(const Trace& trace) {
     for (uint32_t d = 0; d < region.ndim; d++) {
       kinds = kinds * 3 + kind_of(trace.ints[region.shape + d]);
       integers.sizes.add(static_cast<uint64_t>(trace.ints[region.shape + d]));
-      if (!marks.empty() && is_marked(trace.storages[region.storage].get(), trace.ints[region.shape + d], false))
+      if (is_marked(trace.storages[region.storage].get(), trace.ints[region.shape + d], false))
         hash.add(static_cast<uint64_t>(trace.ints[region.shape + d]));
     }
     hash.add(2 * kinds + (region.offset == 0));
@@ -337,95 +308,6 @@ bool& sizes_vary() {
     return text == nullptr || std::string_view(text) != "0";
   }();
   return vary;
-}
-
-void mark_size(const at::Tensor& tensor, int64_t dim, bool varies) {
-  TORCH_CHECK(tensor.is_privateuseone(), "a size can be marked of tensors on tiny only, not on ", tensor.device());
-  const int64_t size = tensor.size(dim);
-  DeviceLock lock;
-  Storage* storage = storage_of(tensor.storage().data_ptr());
-  auto is_over = [&](const Mark& mark) {
-    return mark.storage.expired() || (mark.storage._unsafe_get_target() == storage && mark.size == size);
-  };
-  marks.erase(std::remove_if(marks.begin(), marks.end(), is_over), marks.end());
-  marks.push_back({c10::weak_intrusive_ptr<Storage>(StoragePtr::reclaim_copy(storage)), size, varies});
-}
-
-bool has_marked_variable(const Trace& trace) {
-  if (marks.empty()) return false;
-  return std::any_of(trace.regions.begin(), trace.regions.end(), [&](const Region& region) {
-    for (uint32_t d = 0; d < region.ndim; d++)
-      if (is_marked(trace.storages[region.storage].get(), trace.ints[region.shape + d], true)) return true;
-    return false;
-  });
-}
-
-SizeFamily& size_family_of(const Hash& structure) {
-  SizeFamily& family = families[structure];
-  family.last_use = ++uses;
-  return family;
-}
-
-bool note_sizes(SizeFamily& family, Integers integers) {
-  auto& known = family.seen_sizes;
-  seen_bytes -= std::min(seen_bytes, bytes_of(family));
-  // Of equal sizes the first and the last are kept: numbers and offsets may have changed.
-  const auto same = std::find(known.begin(), known.end(), integers.sizes);
-  const auto again = same == known.end() ? same : std::find(same + 1, known.end(), integers.sizes);
-  const auto at = again != known.end() ? again : known.size() == kMaxSeen ? known.begin() : known.end();
-  if (at != known.end()) {
-    family.seen.erase(family.seen.begin() + (at - known.begin()));
-    known.erase(at);
-  }
-  known.push_back(integers.sizes);
-  family.seen.push_back(std::move(integers.values));
-  seen_bytes += bytes_of(family);
-  const bool is_another = std::any_of(known.begin(), known.end(), [&](const Hash& sizes) { return !(sizes == known.back()); });
-  if (seen_bytes <= kMaxBytes) return is_another;
-  // Half of what has no program goes, the longest unused first.
-  seen_bytes = 0;
-  std::vector<uint64_t> ages;
-  for (const auto& [hash, other] : families) ages.push_back(other.last_use);
-  std::nth_element(ages.begin(), ages.begin() + ages.size() / 2, ages.end());
-  const uint64_t oldest = ages[ages.size() / 2];
-  for (auto it = families.begin(); it != families.end();) {
-    SizeFamily& other = it->second;
-    if (&other != &family && other.programs.empty() && !other.request && other.last_use <= oldest) {
-      it = families.erase(it);
-    } else {
-      seen_bytes += bytes_of(other);
-      ++it;
-    }
-  }
-  return is_another;
-}
-
-void forget_sizes_without_program(SizeFamily& family) {
-  seen_bytes -= std::min(seen_bytes, bytes_of(family));
-  auto forget = [&](size_t i) {
-    family.seen.erase(family.seen.begin() + static_cast<ptrdiff_t>(i));
-    family.seen_sizes.erase(family.seen_sizes.begin() + static_cast<ptrdiff_t>(i));
-  };
-  if (family.programs.empty() && !family.seen.empty()) forget(0);
-  for (size_t i = family.programs.empty() ? 0 : family.seen.size(); i > 0; i--)
-    if (!family.programs.back()->match(family.seen[i - 1])) forget(i - 1);
-  seen_bytes += bytes_of(family);
-}
-
-void add_program_for(SizeFamily& family, std::shared_ptr<SizedProgram> program) {
-  if (family.programs.size() == kMaxPrograms) family.programs.erase(family.programs.begin());
-  family.programs.push_back(std::move(program));
-  std::vector<SizeFamily*> with_programs;
-  for (auto& [hash, other] : families)
-    if (!other.programs.empty()) with_programs.push_back(&other);
-  if (with_programs.size() <= kMaxFamilies) return;
-  auto older = [](const SizeFamily* a, const SizeFamily* b) { return a->last_use < b->last_use; };
-  (*std::min_element(with_programs.begin(), with_programs.end(), older))->programs.clear();
-}
-
-void clear_size_families() {
-  families.clear();
-  seen_bytes = 0;
 }
 
 }  // namespace tiny

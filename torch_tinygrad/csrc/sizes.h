@@ -7,8 +7,6 @@
 // its traces is decided here by checking every integer; its program is then an ordinary one, with numbers filled in.
 #pragma once
 
-#include <ATen/core/TensorBody.h>
-
 #include <array>
 #include <memory>
 #include <optional>
@@ -91,28 +89,5 @@ class SizedProgram {
 
 // Whether there are such programs: TORCH_TINY_SIZES, unless it was set otherwise.
 bool& sizes_vary();
-
-// What a user says of a size of a tensor. Of traces that use its storage, those with one that varies wait for another size
-// before they are compiled; one that stays makes a structure of its own.
-void mark_size(const at::Tensor& tensor, int64_t dim, bool varies);
-bool has_marked_variable(const Trace& trace);
-
-// What is known of the traces of one structure.
-struct SizeFamily {
-  std::vector<Hash> seen_sizes;
-  std::vector<std::vector<int64_t>> seen;               // a few, the newest last
-  std::vector<std::shared_ptr<SizedProgram>> programs;  // the newest last
-  std::optional<Hash> request;                          // what another process is compiling
-  uint32_t asked = 0;                                   // how often a program was asked for
-  bool looked_on_disk = false;
-  uint64_t last_use = 0;
-};
-SizeFamily& size_family_of(const Hash& structure);
-// Whether there are others among those seen before.
-bool note_sizes(SizeFamily& family, Integers integers);
-// Those that no program was made for are not asked for again: beside others they may be what stood against it.
-void forget_sizes_without_program(SizeFamily& family);
-void add_program_for(SizeFamily& family, std::shared_ptr<SizedProgram> program);
-void clear_size_families();
 
 }  // namespace tiny

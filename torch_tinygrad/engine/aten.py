@@ -106,11 +106,11 @@ class CpuCall(Call):
             allocator._copyout(bytes_of(flat), operands.opaque[next(remaining)])
             tensors[path] = flat.as_strided(meta.shape, meta.stride, meta.offset)
         results = self.compute(*self.arguments(tensors))
-        for made, place, result in zip(step.results, targets, results, strict=True):
-            if made is not None and place is not None:
+        for made, written, result in zip(step.results, targets, results, strict=True):
+            if made is not None and written is not None:
                 assert result is not None
                 laid_out = torch.empty_strided(made.shape, made.stride, dtype=made.dtype, device="cpu").copy_(result)
-                copy_in(operands.device, place, bytes_of(laid_out))
+                copy_in(operands.device, written, bytes_of(laid_out))
 
 
 class LibraryCall(Call):
@@ -139,9 +139,9 @@ class LibraryCall(Call):
         if self.out is not None:
             self.out(*positional, **keyword)
             return
-        for place, result in zip(targets, self.compute(positional, keyword), strict=True):
-            if place is not None and result is not None and result.numel():  # else a workspace of the CPU's alone
-                place.copy_(result)
+        for written, result in zip(targets, self.compute(positional, keyword), strict=True):
+            if written is not None and result is not None and result.numel():  # else a workspace of the CPU's alone
+                written.copy_(result)
 
     def _views(self, operands: Operands) -> tuple[list[torch.Tensor | None], list[Any], dict[str, Any]]:
         """Results and arguments over this run's memory. They are not kept, or it would live until the next run."""

@@ -59,10 +59,10 @@ def _parts(name: str, count: int, body: list[str]) -> list[tuple[int, int]]:
     text = "\n".join(body)
     above = {int(number) + 1 for number in re.findall(rf"\((-?\d+)<{name}\)", text)}
     below = {int(number) for number in re.findall(rf"\({name}<(-?\d+)\)", text)}
-    places = sorted(place for place in above | below if 0 < place < count)
-    if not places or len(places) >= _MOST_PARTS or (len(places) + 1) * len(body) > _MOST_LINES:
+    cuts = sorted(number for number in above | below if 0 < number < count)
+    if not cuts or len(cuts) >= _MOST_PARTS or (len(cuts) + 1) * len(body) > _MOST_LINES:
         return whole
-    return list(zip([0, *places], [*places, count], strict=True))
+    return list(zip([0, *cuts], [*cuts, count], strict=True))
 
 
 def _render_body(self: ClangRenderer, function_name, kernel, bufs, uops, pref=None) -> str:

@@ -21,7 +21,7 @@ from .schedule import Schedule
 
 def operators(schedule: Schedule) -> list[str]:
     """For each call of the schedule, its operators, in the order in which the trace has them."""
-    places = {name: place for place, name in enumerate(dict.fromkeys(schedule.graph.origins.values()))}
+    order = {name: i for i, name in enumerate(dict.fromkeys(schedule.graph.origins.values()))}
     named = _operators_of_buffers(schedule.stores, schedule.graph)
     later: dict[UOp, dict[str, None]] = {}
     lines = []
@@ -31,7 +31,7 @@ def operators(schedule: Schedule) -> list[str]:
         names = names or {name: None for b in call.writes for name in later.get(b, ())}
         for buffer in call.reads - named.keys():
             later.setdefault(buffer, {}).update(names)
-        lines.append(part + ", ".join(sorted(names, key=places.__getitem__)))
+        lines.append(part + ", ".join(sorted(names, key=order.__getitem__)))
     return lines[::-1]
 
 

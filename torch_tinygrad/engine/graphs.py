@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # Places of its operands that a part of a program remembers. Allocators give the same few again, or always others: from
 # so many on it is taken for the latter, and the program's results are kept where they can lie again.
-MOST_PLACES = 8
-FEW_PLACES = 3
+MOST_ADDRESSES = 8
+FEW_ADDRESSES = 3
 
 
 class Batch:
@@ -66,7 +66,7 @@ class Batch:
 
 class Captured:
     """Neighbouring steps, tinygrad's and the library's, as one CUDA graph. Its addresses are those it was captured
-    with, so there is one for every place that the operands were at twice."""
+    with, so there is one for all addresses that the operands had twice."""
 
     def __init__(self, steps: Sequence[Step], batches: Sequence[Step], table: list[tuple[int, int, int]]):
         self.steps, self.batches = steps, batches  # one by one, and as they run where there is no graph
@@ -75,19 +75,19 @@ class Captured:
         self.bases = sorted({table[i][0] for i in self.operands})
         self.graphs: OrderedDict[tuple[int, ...], torch.cuda.CUDAGraph | None] = OrderedDict()
         self.works = True
-        self.wanders = False  # whether the operands were at more than a few places
+        self.wanders = False  # whether the operands had more than a few addresses
 
     def run(self, operands: Operands) -> None:
         bases = operands.bases
-        places = tuple([bases[number]._buf.value for number in self.bases])  # type: ignore[union-attr]
-        if places not in self.graphs:
-            self.graphs[places] = None
-            self.wanders = self.wanders or len(self.graphs) > FEW_PLACES
-            if len(self.graphs) > MOST_PLACES:
+        addresses = tuple([bases[number]._buf.value for number in self.bases])  # type: ignore[union-attr]
+        if addresses not in self.graphs:
+            self.graphs[addresses] = None
+            self.wanders = self.wanders or len(self.graphs) > FEW_ADDRESSES
+            if len(self.graphs) > MOST_ADDRESSES:
                 self.graphs.popitem(last=False)
-        elif (graph := self.graphs[places] or self._capture(operands)) is not None:
-            self.graphs[places] = graph
-            self.graphs.move_to_end(places)
+        elif (graph := self.graphs[addresses] or self._capture(operands)) is not None:
+            self.graphs[addresses] = graph
+            self.graphs.move_to_end(addresses)
             return graph.replay()
         for step in self.batches:
             step.run(operands)

@@ -24,11 +24,11 @@ class _Stubs:
     """Stands for a library in which every symbol is found, at the place of its stub."""
 
     def __init__(self, start: int = 0):
-        self._places: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._start = start
 
     def __getattr__(self, name: str) -> ctypes.c_void_p:
-        number = self._places.setdefault(name, len(self._places))
+        number = self._numbers.setdefault(name, len(self._numbers))
         return ctypes.c_void_p(self._start + number * 16 or 16)  # an address of 0 would be no answer
 
 
@@ -39,7 +39,7 @@ def image_of(code: bytes) -> tuple[bytes, list[tuple[str, int]]]:
     start = (len(elf_loader(code, link_libs=[_Stubs()])[0]) + 15) // 16 * 16
     stubs = _Stubs(start)
     image = jit_loader(code, 0, [stubs])
-    names = stubs._places
+    names = stubs._numbers
     if not names:
         return image, []
     jump = JUMPS[platform.machine()]

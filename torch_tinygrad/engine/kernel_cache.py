@@ -16,7 +16,7 @@ _connection: sqlite3.Connection | None = None
 _process = 0
 
 
-def _place() -> str:
+def _path() -> str:
     """tinygrad takes an empty `XDG_CACHE_HOME`, which means that there is none, for the current folder."""
     if os.environ.get("CACHEDB") or os.environ.get("XDG_CACHE_HOME") != "":
         return helpers.CACHEDB
@@ -25,9 +25,9 @@ def _place() -> str:
 
 def _opened() -> sqlite3.Connection:
     try:
-        place = _place()
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        connection = sqlite3.connect(place, timeout=60, isolation_level="IMMEDIATE", check_same_thread=False)
+        path = _path()
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        connection = sqlite3.connect(path, timeout=60, isolation_level="IMMEDIATE", check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
         connection.execute("PRAGMA synchronous=NORMAL")
         return connection

@@ -19,7 +19,7 @@ from torch_tinygrad.target import target
 
 
 class Mark(Protocol):
-    """A place in the order of a device's work."""
+    """A point in the order of a device's work."""
 
     def set(self) -> None:
         """Here, after everything that was started before."""

@@ -101,13 +101,13 @@ def _candidates(calls: list[Call], buffers: list[UOp], with_sums: bool) -> Itera
 
 
 def _numbered(body: Body, numbers: list[int]) -> Body:
-    places = {r: r.replace(arg=(axis, r.arg[-1])) for axis, r in enumerate((*body.loops, *body.sums))}
+    renamed = {r: r.replace(arg=(axis, r.arg[-1])) for axis, r in enumerate((*body.loops, *body.sums))}
     stores = UOp.sink(*(e.store(value) for e, value in body.stores.items()))
-    stores = stores.substitute(places | renumbered(stores, numbers), walk=True)
-    sums = tuple(places[r] for r in body.sums)
+    stores = stores.substitute(renamed | renumbered(stores, numbers), walk=True)
+    sums = tuple(renamed[r] for r in body.sums)
     reduces = {u: u.replace(src=(u.src[0], *sums)) for u in stores.toposort() if u.op is Ops.REDUCE}
     ordered = dict(s.src for s in stores.substitute(reduces).src)
-    return Body(tuple(places[r] for r in body.loops), sums, ordered)
+    return Body(tuple(renamed[r] for r in body.loops), sums, ordered)
 
 
 def _joined(a: Body, b: Body, memory: Callable[[UOp], UOp], most_buffers: int) -> Body | None:

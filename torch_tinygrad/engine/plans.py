@@ -129,16 +129,16 @@ def _write_parameter(parameter: UOp) -> list:
 
 def _read_parameter(written: list, device: str) -> UOp:
     slot, dtype, shape, bounds, multiple_of, name, addrspace = written
-    place = AddrSpace[addrspace]
+    space = AddrSpace[addrspace]
     return UOp.param(
         slot,
         _DTYPES[dtype],
         None if shape is None else tuple(shape),
-        None if place is AddrSpace.ALU else device,
+        None if space is AddrSpace.ALU else device,
         None if bounds is None else tuple(bounds),
         multiple_of,
         name,
-        place,
+        space,
     )
 
 

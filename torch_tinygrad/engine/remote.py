@@ -36,9 +36,6 @@ from .schedule import Schedule
 # Kernels in a program's first graph; each further one holds twice as many. The device starts on the first while the
 # host prepares the next.
 FIRST_BATCH = 32
-# Fewer are launched one by one: updating a graph and launching it takes longer.
-LEAST_BATCH = 4
-
 
 # Bytes of a result that somebody may well be waiting for, such as a loss: a graph ends where it is ready.
 _AWAITED = 8
@@ -185,7 +182,8 @@ class RemoteProgram:
 
         def close() -> None:
             batches = self._batched(part, set())
-            result.extend([Captured(list(part), batches, self.operands.table)] if len(part) >= LEAST_BATCH else batches)
+            is_graph = len(part) >= _C.LEAST_GRAPH
+            result.extend([Captured(list(part), batches, self.operands.table)] if is_graph else batches)
             part.clear()
 
         for k, step in enumerate(steps):
@@ -212,7 +210,7 @@ class RemoteProgram:
         size = FIRST_BATCH
 
         def close() -> None:
-            if len(batch) >= LEAST_BATCH:
+            if len(batch) >= _C.LEAST_GRAPH:
                 result.append(Batch(self.device, list(batch), list(calls)))
             else:
                 result.extend(batch)

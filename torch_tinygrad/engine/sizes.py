@@ -14,7 +14,7 @@ two regions do not meet, is therefore proved for every size in the range."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import prod
@@ -113,6 +113,65 @@ def _values_at(point: Point, relation: Relation, own: list[int]) -> list[int]:
     return [relation.forms[p](point) if p in relation.forms else v for p, v in enumerate(own)]
 
 
+def _members(
+    trace: Trace,
+    at_points: list[list[int]],
+    varying: set[int],
+    device: str,
+    numbers: int,
+    repeats: Repeats | None,
+) -> list[Member]:
+    """The family's members with these integers, scheduled; choices by size are those of the first."""
+    members: list[Member] = []
+    for values in at_points:
+        first = members[0].decisions if members else None
+        with deciding(Decisions(first)) as decisions, Context(SPLIT_REDUCEOP=0):
+            at_point, inputs = with_integers(trace, values[:-3], numbers), varying
+            if repeats is not None:
+                at_point, inputs = of_length(at_point, repeats, values[-1]), varying | repeats.varying(values[-1])
+            member = Member(at_point, decisions, scheduled(at_point, inputs, device, compiled=list))
+        members.append(member)
+        steps = [[call.uop.src[0].op for call in m.schedule.calls] for m in (members[0], member)]
+        if steps[0] != steps[1]:
+            raise NotVariable("other sizes take other steps")
+    return members
+
+
+def _programs(members: list[Member], device: str, table: Table) -> list[_C.HostProgram]:
+    programs = []
+    for i, (member, code) in enumerate(zip(members, _with_code(members, device, table), strict=True)):
+        with deciding(member.decisions):
+            program = host.assemble(member.schedule, code.__getitem__)
+        if not member.decisions.is_done():
+            raise NotVariable("other sizes take fewer choices")
+        program.sizes = table.of(i)
+        programs.append(program)
+    return programs
+
+
+def _filled(
+    programs: list[_C.HostProgram], points: list[Point], relation: Relation, fractions: Collection[int]
+) -> list[tuple[int, tuple]]:
+    """The integers of the programs that differ, by position, as polynomials; entries of the table with a fraction are
+    none of them."""
+    columns = list(zip(*(p.integers() for p in programs), strict=True))
+    first_entry, first_estimate = programs[0].first_size(), len(columns) - len(programs[0].moved)
+    known: dict[tuple[int, ...], Polynomial | None] = {}
+    filled: list[tuple[int, tuple]] = []
+    for position, column in enumerate(columns):
+        if len(set(column)) == 1 or position - first_entry in fractions:
+            continue
+        if column not in known:
+            known[column] = _through(points, column, relation)
+        form = known[column]
+        if form is None and position >= first_estimate:  # bytes moved, which are estimates of tinygrad's
+            form = through(points[:2], column[:2]) or constant(column[0], len(points[0]))
+        if form is None:
+            raise NotVariable(f"a size that is no polynomial: {', '.join(map(str, column))} at {_text(points)}")
+        filled.append((position, _plain(form)))
+    return filled
+
+
 def _compiled(
     trace: Trace,
     own: list[int],
@@ -124,37 +183,14 @@ def _compiled(
     repeats: Repeats | None,
 ) -> _C.SizedProgram:
     points = _points(box)
-    members: list[Member] = []
-    for point in points:
-        values = _values_at(point, relation, own)
-        first = members[0].decisions if members else None
-        with deciding(Decisions(first)) as decisions, Context(SPLIT_REDUCEOP=0):
-            at_point, inputs = with_integers(trace, values[:-3], len(numbers)), varying
-            if repeats is not None:
-                at_point, inputs = of_length(at_point, repeats, values[-1]), varying | repeats.varying(values[-1])
-            member = Member(at_point, decisions, scheduled(at_point, inputs, device, compiled=list))
-        members.append(member)
-        steps = [[call.uop.src[0].op for call in m.schedule.calls] for m in (members[0], member)]
-        if steps[0] != steps[1]:
-            raise NotVariable("other sizes take other steps")
+    at_points = [_values_at(point, relation, own) for point in points]
+    members = _members(trace, at_points, varying, device, len(numbers), repeats)
     table = Table()
-    code = _with_code(members, device, table)
-    programs = []
-    for i, (member, own_code) in enumerate(zip(members, code, strict=True)):
-        with deciding(member.decisions):
-            program = host.assemble(member.schedule, own_code.__getitem__)
-        if not member.decisions.is_done():
-            raise NotVariable("other sizes take fewer choices")
-        program.sizes = table.of(i)
-        programs.append(program)
+    programs = _programs(members, device, table)
     _prove_apart(members, points, box)
     base = programs[0]
     free = {numbers.start + p for p in base.lifted if p < len(numbers)}
-    loop = (
-        None
-        if repeats is None
-        else _inputs_of_loop(programs, repeats, [_values_at(p, relation, own)[-1] for p in points])
-    )
+    loop = None if repeats is None else _inputs_of_loop(programs, repeats, [values[-1] for values in at_points])
     for program in programs[1:]:
         program.description = base.description
     if len({p.skeleton() for p in programs}) != 1:
@@ -165,21 +201,6 @@ def _compiled(
     sizes = (
         dict.fromkeys((*table.integers, *zip(*(counts(m.trace) for m in members), strict=True))) if fractions else {}
     )
-    columns = list(zip(*(p.integers() for p in programs), strict=True))
-    first_entry, first_estimate = base.first_size(), len(columns) - len(base.moved)
-    known: dict[tuple[int, ...], Polynomial | None] = {}
-    filled: list[tuple[int, tuple]] = []
-    for position, column in enumerate(columns):
-        if len(set(column)) == 1 or position - first_entry in fractions:
-            continue
-        if column not in known:
-            known[column] = _through(points, column, relation)
-        form = known[column]
-        if form is None and position >= first_estimate:  # bytes moved, which are estimates of tinygrad's
-            form = through(points[:2], column[:2]) or constant(column[0], len(box))
-        if form is None:
-            raise NotVariable(f"a size that is no polynomial: {', '.join(map(str, column))} at {_text(points)}")
-        filled.append((position, _plain(form)))
     return _C.SizedProgram(
         base,
         own,
@@ -197,7 +218,7 @@ def _compiled(
             for v, (low, _, high) in zip(relation.variables, box, strict=True)
         ],
         [(p, _plain(form)) for p, form in sorted(relation.forms.items()) if p not in free],
-        filled,
+        _filled(programs, points, relation, fractions),
         [(entry, *_fraction(values, points, sizes)) for entry, values in sorted(fractions.items())],
         loop,
     )

@@ -50,8 +50,8 @@ def stored(x: Tensor, overwritten: Collection[UOp] = ()) -> Tensor:
 
 
 def before_sum(x: Tensor) -> Tensor:
-    """What is dear to compute, on its way into a sum: where kernels are loops, those of sums are not vectorised, and it
-    is computed in a loop of its own."""
+    """What is expensive to compute, on its way into a sum: where kernels are loops, those of sums are not vectorised,
+    and it is computed in a loop of its own."""
     return x if in_parallel(x) or decide("fuse into a sum", x.numel() < SMALL) else stored(x)
 
 

@@ -257,14 +257,14 @@ def _walked(
 
 
 def write_shifted(
-    flat: Tensor, region: Region, value: Tensor, shifts: Tensor, place: int, overwritten: Collection[UOp]
+    flat: Tensor, region: Region, value: Tensor, shifts: Tensor, position: int, overwritten: Collection[UOp]
 ) -> Tensor:
-    """`flat`, a buffer, with `value` stored over a region that lies `shifts[place]` bytes from its offset."""
+    """`flat`, a buffer, with `value` stored over a region that lies `shifts[position]` bytes from its offset."""
 
     def kernel(*buffers: UOp) -> UOp:
         out, shifts, value = (b.flatten() for b in buffers)
         at = [UOp.range(s, d, AxisType.WEAK) for d, s in enumerate(region.size)]
-        moved = shifts[UOp.const(place)].load() // region.dtype.itemsize
+        moved = shifts[UOp.const(position)].load() // region.dtype.itemsize
         start = moved.cast(dtypes.weakint) + region.offset
         target = sum((c * step for c, step in zip(at, region.stride, strict=True)), start)
         write = out[target].store(value[_offset(at, region.size)].load())

@@ -25,7 +25,7 @@ def gates(count: int, contribution: Tensor, bias: Tensor | None) -> list[Tensor]
     return parts if bias is None else [p + b.cast(kept) for p, b in zip(parts, bias.chunk(count), strict=True)]
 
 
-def aside(state: Tensor) -> Tensor:
+def materialised(state: Tensor) -> Tensor:
     """What the next step reads, stored: it would compute the steps before it again. Kernels of one step are merged."""
     return stored(state) if decide("store", state.numel() >= SMALL) else state
 
@@ -40,10 +40,10 @@ def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None) 
     # All gates in one loop: the hyperbolic tangent is a stretched sigmoid.
     is_cell = (Tensor.arange(4) == 2).reshape(1, 4, 1).cast(kept)
     squashed = e.sigmoid(total.reshape(batch, 4, width) * (1 + is_cell))
-    workspace = aside((squashed * (1 + is_cell) - is_cell).reshape(batch, 4 * width))
+    workspace = materialised((squashed * (1 + is_cell) - is_cell).reshape(batch, 4 * width))
     enter, forget, cell, out = workspace.chunk(4, dim=1)
-    cy = aside(forget * cx.cast(kept) + enter * cell)
-    return aside(out * e.tanh(cy)), cy, workspace
+    cy = materialised(forget * cx.cast(kept) + enter * cell)
+    return materialised(out * e.tanh(cy)), cy, workspace
 
 
 @lowers(aten._thnn_fused_lstm_cell_backward_impl.default, fuses=True)
@@ -65,7 +65,7 @@ def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias: bool) -> t
         grad_out,
     )
     grad_gates = SideBySide(parts)
-    return grad_gates, aside(grad_cell * forget), grad_gates.cat().sum(0, dtype=kept) if has_bias else None
+    return grad_gates, materialised(grad_cell * forget), grad_gates.cat().sum(0, dtype=kept) if has_bias else None
 
 
 @lowers(aten._thnn_fused_gru_cell.default, fuses=True)
@@ -75,7 +75,7 @@ def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None) -
     hx = hx.cast(reset.dtype)
     reset, update = e.sigmoid(input_reset + reset), e.sigmoid(input_update + update)
     new = e.tanh(input_new + reset * hidden_new)
-    return aside(new + update * (hx - new)), SideBySide((reset, update, new, hx, hidden_new))
+    return materialised(new + update * (hx - new)), SideBySide((reset, update, new, hx, hidden_new))
 
 
 @lowers(aten._thnn_fused_gru_cell_backward.default, fuses=True)

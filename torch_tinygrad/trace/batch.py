@@ -16,7 +16,7 @@ _MAX_PAIRS = 4096
 
 
 @dataclass(slots=True)
-class Slot:
+class Motion:
     """One thing that moves from iteration to iteration: a region's offset or a number's position, and by how much.
     `private` regions live in a storage that only their own iteration uses; `lifts` says that a number is to become
     a `Lifted`."""
@@ -28,11 +28,11 @@ class Slot:
 
 @dataclass(slots=True)
 class Loop:
-    """`count` iterations: the canonical nodes of the first, and for each node the slots of its moving parts in the
+    """`count` iterations: the canonical nodes of the first, and for each node the motions of its moving parts in the
     order of `moving_parts`. `widths` are the bytes an iteration takes of each private storage."""
 
     nodes: list[Node]
-    slots: list[list[Slot]]
+    motions: list[list[Motion]]
     count: int
     widths: dict[int, int] = field(default_factory=dict)
 
@@ -80,13 +80,13 @@ def _suspects(loop: Loop) -> list[Pair] | None:
     for an iteration of the first earlier than one of the second. Batching runs node k of every iteration before node
     k + 1 of any, so those are the pairs it swaps. A node reads before it writes."""
     accesses: dict[int, list[tuple[int, int, Region, int]]] = defaultdict(list)
-    for place, (node, slots) in enumerate(zip(loop.nodes, loop.slots, strict=True)):
+    for number, (node, motions) in enumerate(zip(loop.nodes, loop.motions, strict=True)):
         parts = moving_parts(node)
         outs = sum(out is not None for out in node.outs)
-        for index, (part, slot) in enumerate(zip(parts, slots, strict=True)):
-            if isinstance(part, Region) and not slot.private:
+        for index, (part, motion) in enumerate(zip(parts, motions, strict=True)):
+            if isinstance(part, Region) and not motion.private:
                 is_written = index >= len(parts) - outs
-                accesses[part.storage].append((2 * place + is_written, index, part, slot.delta))
+                accesses[part.storage].append((2 * number + is_written, index, part, motion.delta))
     pairs: list[Pair] = []
     for group in accesses.values():
         writes = [access for access in group if access[0] % 2]
@@ -116,8 +116,8 @@ def batched(loop: Loop, storages: list[Storage]) -> tuple[list[Node], dict[int, 
     """The nodes that do what the loop does, and the storages they need enlarged; None if it cannot be said."""
     _measure_private(loop, storages)
     nodes: list[Node] = []
-    for node, slots in zip(loop.nodes, loop.slots, strict=True):
-        written = _surviving(loop, node, slots)
+    for node, motions in zip(loop.nodes, loop.motions, strict=True):
+        written = _surviving(loop, node, motions)
         if written is None:
             return None
         nodes.extend(written)
@@ -126,9 +126,9 @@ def batched(loop: Loop, storages: list[Storage]) -> tuple[list[Node], dict[int, 
 
 def only_last_matters(loop: Loop) -> bool:
     """Whether every iteration leaves its results where the next one does."""
-    for node, slots in zip(loop.nodes, loop.slots, strict=True):
+    for node, motions in zip(loop.nodes, loop.motions, strict=True):
         outs = len([out for out in node.outs if out is not None])
-        if any(slot.delta and not slot.private for slot in slots[len(slots) - outs :]):
+        if any(motion.delta and not motion.private for motion in motions[len(motions) - outs :]):
             return False
     return True
 
@@ -136,14 +136,14 @@ def only_last_matters(loop: Loop) -> bool:
 def _measure_private(loop: Loop, storages: list[Storage]) -> None:
     """Bytes that one iteration takes of each storage the iterations will share."""
     units: dict[int, int] = {}
-    for node, slots in zip(loop.nodes, loop.slots, strict=True):
-        for part, slot in zip(moving_parts(node), slots, strict=True):
-            if slot.private:
+    for node, motions in zip(loop.nodes, loop.motions, strict=True):
+        for part, motion in zip(moving_parts(node), motions, strict=True):
+            if motion.private:
                 units[part.storage] = lcm(units.get(part.storage, 1), part.dtype.itemsize)
     loop.widths = {s: -(-storages[s].nbytes // unit) * unit for s, unit in units.items()}
 
 
-def _surviving(loop: Loop, node: Node, slots: list[Slot]) -> list[Node] | None:
+def _surviving(loop: Loop, node: Node, motions: list[Motion]) -> list[Node] | None:
     """The batched node; where later iterations overwrite part of what earlier ones wrote, the part that stays and then
     the whole last iteration."""
     outs = [out for out in node.outs if out is not None]
@@ -152,42 +152,42 @@ def _surviving(loop: Loop, node: Node, slots: list[Slot]) -> list[Node] | None:
         return None
 
     def part(first: int, count: int | None, narrow=None) -> Node:
-        return _instance(loop, node, slots, rank, first, count, narrow)
+        return _instance(loop, node, motions, rank, first, count, narrow)
 
     whole = part(0, loop.count)
-    out, slot = outs[0], slots[-1]
-    ends = zip(outs, slots[-len(outs) :], strict=True)
+    out, motion = outs[0], motions[-1]
+    ends = zip(outs, motions[-len(outs) :], strict=True)
     if all(s.private or not _meet_in_order(o, s.delta, o, s.delta, loop.count) for o, s in ends):
         return [whole]
     if len(outs) > 1:
         return None
     last = part(loop.count - 1, None)
-    if slot.delta == 0:
+    if motion.delta == 0:
         return [last]
     for axis, (size, stride) in enumerate(zip(out.size, out.stride, strict=True)):
-        shift = slot.delta // stride if stride and slot.delta % stride == 0 else 0
+        shift = motion.delta // stride if stride and motion.delta % stride == 0 else 0
         if 0 < abs(shift) < size:
             low = 0 if shift > 0 else size + shift
             kept = _narrowed(out, rank, axis, size, low, abs(shift))
             assert isinstance(kept, Region)
-            if not _meet_in_order(kept, slot.delta, kept, slot.delta, loop.count - 1):
+            if not _meet_in_order(kept, motion.delta, kept, motion.delta, loop.count - 1):
                 return [part(0, loop.count - 1, (axis, size, low, abs(shift))), last]
     return None
 
 
-def _instance(loop: Loop, node: Node, slots: list[Slot], rank: int, first: int, count: int | None, narrow) -> Node:
+def _instance(loop: Loop, node: Node, motions: list[Motion], rank: int, first: int, count: int | None, narrow) -> Node:
     """The node for `count` iterations from `first` on, with a new leading dimension, or for that one if count is None;
     `narrow` limits one axis of its results to a part."""
-    moving = iter(slots)
+    moving = iter(motions)
 
     def moved(part):
-        slot = next(moving)
+        motion = next(moving)
         if isinstance(part, Number):
-            if not slot.lifts:
+            if not motion.lifts:
                 return part
             part = Lifted(part.position, isinstance(part.value, float))
-        delta = slot.delta
-        if slot.private:
+        delta = motion.delta
+        if motion.private:
             delta += loop.widths[part.storage] // part.dtype.itemsize
         if isinstance(part, Region):
             part = part.at(offset=part.offset + first * delta)

@@ -17,7 +17,7 @@ import numpy as np
 from torch_tinygrad.trace import pointwise
 from torch_tinygrad.trace.batch import (
     Loop,
-    Slot,
+    Motion,
     batched,
     longest_valid,
     moves,
@@ -102,12 +102,12 @@ class _Columns:
     structure: np.ndarray
     starts: np.ndarray
     entry_node: np.ndarray
-    entry_place: np.ndarray
+    entry_operand: np.ndarray
     value: np.ndarray
     storage: np.ndarray
     first: np.ndarray
     last: np.ndarray
-    first_place: np.ndarray
+    first_operand: np.ndarray
     temporary: np.ndarray
     nbytes: np.ndarray
     private_by_period: dict[int, np.ndarray] = field(default_factory=dict)
@@ -184,7 +184,7 @@ def _columns(trace: Trace, is_pointwise) -> _Columns:
     unused = len(trace.nodes)
     first = [unused] * len(trace.storages)
     last = [-1] * len(trace.storages)
-    first_place = [0] * len(trace.storages)
+    first_operand = [0] * len(trace.storages)
     for t, node in enumerate(trace.nodes):
         described = None
         if is_pointwise(node.op):
@@ -206,11 +206,11 @@ def _columns(trace: Trace, is_pointwise) -> _Columns:
                     storages.append(-1)
         nodes.append(simple)
         starts.append(len(values))
-        for place, part in enumerate(touched):
+        for number, part in enumerate(touched):
             if type(part) is Region:
                 s = part.storage
                 if first[s] == unused:
-                    first[s], first_place[s] = t, place
+                    first[s], first_operand[s] = t, number
                 last[s] = t
     begins = np.array(starts, np.int64)
     entry_node = np.repeat(np.arange(len(nodes)), np.diff(begins))
@@ -224,7 +224,7 @@ def _columns(trace: Trace, is_pointwise) -> _Columns:
         np.array(storages, np.int64),
         np.array(first, np.int64),
         np.array(last, np.int64),
-        np.array(first_place, np.int64),
+        np.array(first_operand, np.int64),
         np.array([not (s.live or s.has_value) for s in trace.storages], bool),
         np.array([s.nbytes for s in trace.storages], np.int64),
     )
@@ -278,10 +278,10 @@ def _intervals(columns: _Columns, period: int) -> list[list[int]]:
     """Maximal [low, high) such that every node t in it matches t + period and t + 2 * period, in structure and
     storages, and advances by the same amounts between them."""
     starts, storage = columns.starts, columns.storage
-    weights = _mixed(columns.entry_place, 1) | 1
+    weights = _mixed(columns.entry_operand, 1) | 1
     private = columns.private(period)[storage] & (storage >= 0)
     created = columns.entry_node - columns.first[storage]
-    relative = _mixed(created * 64 + columns.first_place[storage], 2) + _mixed(columns.nbytes[storage], 3)
+    relative = _mixed(created * 64 + columns.first_operand[storage], 2) + _mixed(columns.nbytes[storage], 3)
     identity = np.where(private, relative, _mixed(storage, 4))
     fingerprint = _mixed(columns.structure, 5) + _sums(weights * identity, starts)
     position = _sums(weights * columns.value, starts)
@@ -328,11 +328,11 @@ def _attempt_in_turn(
 
 def _settle(loop: Loop, nodes: list[Node]) -> None:
     """Numbers that are the same in all iterations stay constants."""
-    for place, (node, slots) in enumerate(zip(loop.nodes, loop.slots, strict=True)):
-        for index, slot in zip(moving_arguments(node), slots, strict=False):
-            if slot.lifts:
-                others = (pointwise.canonical(other).args[index] for other in nodes[place :: len(loop.nodes)])
-                slot.lifts = not all(_same_number(node.args[index], number) for number in others)
+    for n, (node, motions) in enumerate(zip(loop.nodes, loop.motions, strict=True)):
+        for index, motion in zip(moving_arguments(node), motions, strict=False):
+            if motion.lifts:
+                others = (pointwise.canonical(other).args[index] for other in nodes[n :: len(loop.nodes)])
+                motion.lifts = not all(_same_number(node.args[index], number) for number in others)
 
 
 def _first_loop(columns: _Columns, period: int, low: int, high: int, can_lift: CanLift) -> tuple[int, Loop | None]:
@@ -356,12 +356,12 @@ def _loop(columns: _Columns, start: int, period: int, count: int, can_lift: CanL
     """The loop whose first iteration begins at `start`, checked exactly; None if a private storage is used across
     the borders of its iterations, or a number that must be constant is not."""
     private = columns.private(period)
-    slots: list[list[Slot]] = []
+    motions: list[list[Motion]] = []
     iterations = np.arange(count)
     for t in range(start, start + period):
         row = []
-        for place in range(columns.starts[t + 1] - columns.starts[t]):
-            entries = columns.starts[t + iterations * period] + place
+        for number in range(columns.starts[t + 1] - columns.starts[t]):
+            entries = columns.starts[t + iterations * period] + number
             values, storage = columns.value[entries], columns.storage[entries]
             delta = int(values[1] - values[0])
             if (np.diff(values) != delta).any():
@@ -378,19 +378,19 @@ def _loop(columns: _Columns, start: int, period: int, count: int, can_lift: CanL
                     if count < MIN_ITERATIONS:
                         return None
                     iterations = iterations[:count]
-                row.append(Slot(delta, private=True))
+                row.append(Motion(delta, private=True))
             elif (storage != storage[0]).any():
                 return None
             else:
-                row.append(Slot(delta))
-        slots.append(row)
+                row.append(Motion(delta))
+        motions.append(row)
     nodes = columns.nodes[start : start + period]
-    for t, (node, row) in enumerate(zip(nodes, slots, strict=True)):
-        for index, slot in zip(moving_arguments(node), row, strict=False):
+    for t, (node, row) in enumerate(zip(nodes, motions, strict=True)):
+        for index, motion in zip(moving_arguments(node), row, strict=False):
             if type(node.args[index]) is not Number:
                 continue
-            slot.lifts = slot.delta != 0 and can_lift(node.op, index)
+            motion.lifts = motion.delta != 0 and can_lift(node.op, index)
             others = (columns.nodes[start + t + i * period].args[index] for i in range(1, count))
-            if not slot.lifts and not all(type(n) is Number and _same_number(node.args[index], n) for n in others):
+            if not motion.lifts and not all(type(n) is Number and _same_number(node.args[index], n) for n in others):
                 return None
-    return Loop(nodes, slots, count)
+    return Loop(nodes, motions, count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch_tinygrad.trace.batch import Loop, Slot, moving_arguments, moving_parts
+from torch_tinygrad.trace.batch import Loop, Motion, moving_arguments, moving_parts
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
 from torch_tinygrad.trace.pointwise import canonical
 from torch_tinygrad.trace.sequence import SEQUENCE, Rounds, fits_in_a_kernel
@@ -83,11 +83,11 @@ def _private(trace: Trace) -> Callable[[Region, list[Node]], bool]:
 def _between(nodes: list[Node], is_private: Callable[[Region, list[Node]], bool]) -> _Part | None:
     """Nodes as a loop of one iteration, if one kernel can have them."""
     simple = [canonical(node) for node in nodes]
-    slots = [
-        [Slot(0, private=isinstance(part, Region) and is_private(part, nodes)) for part in moving_parts(node)]
+    motions = [
+        [Motion(0, private=isinstance(part, Region) and is_private(part, nodes)) for part in moving_parts(node)]
         for node in simple
     ]
-    loop = Loop(simple, slots, 1)
+    loop = Loop(simple, motions, 1)
     return _part(loop, list(nodes)) if fits_in_a_kernel([loop]) else None
 
 
@@ -95,27 +95,27 @@ def _part(loop: Loop, nodes: list[Node]) -> _Part:
     structure: list = [loop.count]
     values: list[list[int]] = []
     temporaries: dict[int, int] = {}
-    for node, slots in zip(loop.nodes, loop.slots, strict=True):
+    for node, motions in zip(loop.nodes, loop.motions, strict=True):
         described: list = [node.op]
         indices = set(moving_arguments(node))
         for index, argument in enumerate(node.args):
             if index not in indices and not isinstance(argument, Region):
                 described.append(repr(argument.value) if isinstance(argument, Number) else repr(argument))
-        for part, slot in zip(moving_parts(node), slots, strict=True):
-            described.append((slot.delta, slot.private, slot.lifts, *_kind(part, slot, temporaries)))
+        for part, motion in zip(moving_parts(node), motions, strict=True):
+            described.append((motion.delta, motion.private, motion.lifts, *_kind(part, motion, temporaries)))
         structure.append(tuple(described))
         values.append([part.offset if isinstance(part, Region) else part.position for part in moving_parts(node)])
     return _Part(loop, nodes, tuple(structure), values)
 
 
-def _kind(part: Region | Number | Lifted, slot: Slot, temporaries: dict[int, int]) -> tuple:
+def _kind(part: Region | Number | Lifted, motion: Motion, temporaries: dict[int, int]) -> tuple:
     if isinstance(part, Region):
         storage = part.storage
-        where = (temporaries.setdefault(storage, len(temporaries)), part.offset) if slot.private else storage
+        where = (temporaries.setdefault(storage, len(temporaries)), part.offset) if motion.private else storage
         return part.dtype, part.size, part.stride, part.moves, where
     if isinstance(part, Lifted):
         return part.is_float, part.size, part.step
-    return (isinstance(part.value, float),) if slot.lifts else (repr(part.value),)
+    return (isinstance(part.value, float),) if motion.lifts else (repr(part.value),)
 
 
 def _joined(parts: list[_Part]) -> list[Node]:
@@ -128,8 +128,8 @@ def _joined(parts: list[_Part]) -> list[Node]:
         loops = [part.loop for part in parts[at : at + period]]
         stands_for = [node for part in parts[at:end] for node in part.nodes]
         if count >= MIN_ROUNDS and fits_in_a_kernel(loops):
-            steps = [_steps(a, b) for a, b in zip(parts[at : at + period], parts[at + period :], strict=False)]
-            nodes.append(Node(SEQUENCE, (Rounds(loops, steps, count), stands_for), ()))
+            advances = [_advances(a, b) for a, b in zip(parts[at : at + period], parts[at + period :], strict=False)]
+            nodes.append(Node(SEQUENCE, (Rounds(loops, advances, count), stands_for), ()))
             at = end
         else:
             part = parts[at]
@@ -158,10 +158,10 @@ def _goes_on(parts: list[_Part], at: int, period: int, count: int) -> bool:
         return False
     for i in range(period):
         first, second, before, now = (parts[at + i + k * period] for k in (0, 1, count - 1, count))
-        if now.structure != first.structure or _steps(before, now) != _steps(first, second):
+        if now.structure != first.structure or _advances(before, now) != _advances(first, second):
             return False
     return True
 
 
-def _steps(a: _Part, b: _Part) -> list[list[int]]:
+def _advances(a: _Part, b: _Part) -> list[list[int]]:
     return [[y - x for x, y in zip(*rows, strict=True)] for rows in zip(a.values, b.values, strict=True)]

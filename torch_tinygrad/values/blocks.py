@@ -35,7 +35,7 @@ class Places:
         """A flat tensor of `count` elements of which these are, from these elements on; and they as buffers in it."""
         dtype = values[0].dtype
         whole = UOp.new_buffer(self.device, count, dtype)
-        states = [self._apart(value) for value in values]
+        states = [self._own_buffer(value) for value in values]
         for start, state in zip(starts, states, strict=True):
             self.inside[state.buf_uop] = whole, start * dtype.itemsize
         return Tensor(whole.after(_placement(whole, *states))), [Tensor(state).flatten() for state in states]
@@ -61,7 +61,7 @@ class Places:
             states.append(column.after(elements.store(value.reshape(rows, width).uop)))
         return Tensor(whole.after(_placement(whole, *states))).reshape((*outer, row))
 
-    def made_aside(self, value: UOp) -> UOp | None:
+    def stored_state(self, value: UOp) -> UOp | None:
         """The state of the buffer that the value was stored to, by a kernel or a step of ATen's, where it was: that
         buffer can be a storage's, or have parts."""
         value = unshaped(value)
@@ -70,13 +70,13 @@ class Places:
         made = value.src[1]
         return value if made.op is Ops.CALL or (made.op is Ops.STORE and made.src[0] is value.src[0]) else None
 
-    def is_apart(self, value: Tensor) -> bool:
+    def has_own_buffer(self, value: Tensor) -> bool:
         """Whether the value has a buffer of its own that can lie anywhere."""
-        state = self.made_aside(value.uop) if self.has_views else None
+        state = self.stored_state(value.uop) if self.has_views else None
         return state is not None and state.buf_uop not in self.inside and state.numel() == state.buf_uop.numel()
 
-    def _apart(self, value: Tensor) -> UOp:
-        state = self.made_aside((value if self.is_apart(value) else held(value, self.device)).uop)
+    def _own_buffer(self, value: Tensor) -> UOp:
+        state = self.stored_state((value if self.has_own_buffer(value) else held(value, self.device)).uop)
         assert state is not None
         return state
 

@@ -55,7 +55,7 @@ def _store(result: Finished, number: int, flat: Flat, device: str, space: Places
     value, versions = flat.value.uop, flat.versions
     if versions is not None and value is versions.state:
         return
-    made = space.made_aside(value)
+    made = space.stored_state(value)
     if made is not None and made.buf_uop not in result.outputs and made.buf_uop not in space.inside:
         result.outputs[made.buf_uop] = number
         result.stores.append(made)

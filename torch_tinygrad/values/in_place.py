@@ -63,6 +63,6 @@ class Versions:
 
 
 def held(value: Tensor, device: str) -> Tensor:
-    """The value computed aside, into a buffer of its own."""
+    """The value materialised, in a buffer of its own."""
     buffer = UOp.new_buffer(device, value.numel(), value.dtype)
     return Tensor(buffer.after(buffer.store(value.reshape(-1).uop))).reshape(value.shape)

@@ -1,15 +1,19 @@
-"""Regions of flat tensors: movement operations, elements as bytes, and how far regions that move have moved."""
+"""Regions of flat tensors: reading and writing them, elements as bytes, and how far regions that move have moved."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
 
 from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region
 
+from ..kernels.updates import update
+from ..lower.gather import take_flat
 from ..lower.registry import PART_OF
 
 
@@ -40,10 +44,10 @@ class Shift:
     """By how many bytes regions have moved: one of the program's integers."""
 
     inputs: Tensor
-    place: int
+    position: int
 
     def elements(self, itemsize: int) -> Tensor:
-        bytes_moved = self.inputs.shrink(((self.place, self.place + 1),)).reshape(())
+        bytes_moved = self.inputs.shrink(((self.position, self.position + 1),)).reshape(())
         return (bytes_moved // itemsize).cast(dtypes.int32)
 
 
@@ -52,3 +56,50 @@ def bytes_region(region: Region) -> Region:
     width = region.dtype.itemsize
     stride = (*(s * width for s in region.stride), 1)
     return Region(region.storage, torch.uint8, (*region.size, width), stride, region.offset * width, region.moves)
+
+
+def retyped(flat: Tensor, dtype: DType, count: int) -> Tensor:
+    """The bytes of a flat tensor as so many elements of `dtype`."""
+    if flat.dtype == dtype:
+        return flat
+    if count * dtype.itemsize != flat.shape[0] * flat.dtype.itemsize:
+        return flat.bitcast(dtypes.uint8).shrink(((0, count * dtype.itemsize),)).bitcast(dtype)
+    return flat.bitcast(dtype)
+
+
+# How far a group of regions has moved, by its number.
+Shifts = Callable[[int], Shift]
+
+
+def _index_of(region: Region, shift: Shifts) -> Tensor:
+    """For each element of a region, its place in the flat array."""
+    index = Tensor(region.offset, dtype=dtypes.int32)
+    if region.moves >= 0:
+        index = index + shift(region.moves).elements(region.dtype.itemsize)
+    for axis, (size, stride) in enumerate(zip(region.size, region.stride, strict=True)):
+        steps = Tensor.arange(size, dtype=dtypes.int32) * stride
+        index = index + steps.reshape((1,) * axis + (size,) + (1,) * (len(region.size) - axis - 1))
+    return index.expand(region.size)
+
+
+def strided(flat: Tensor, region: Region, shift: Shifts) -> Tensor:
+    """A region of a flat array."""
+    plan = None
+    if region.moves < 0:
+        plan = geometry.read_plan(flat.shape[0], region.size, region.stride, region.offset)
+    return take_flat(flat, _index_of(region, shift)) if plan is None else apply(flat, plan)
+
+
+def scattered(flat: Tensor, region: Region, value: Tensor, shift: Shifts) -> Tensor:
+    """A flat array with `value` in a region, element by element."""
+    return update(flat, 0, _index_of(region, shift).flatten(), value.flatten(), "set")
+
+
+def composed(flat: Tensor, region: Region, value: Tensor, shift: Shifts) -> Tensor:
+    """A flat array with `value` in a region, as one expression."""
+    if region.moves >= 0:
+        return scattered(flat, region, value, shift)
+    plan = geometry.write_plan(flat.shape[0], region.size, region.stride, region.offset)
+    assert plan is not None
+    mask = apply(Tensor(True, dtype=dtypes.bool, device=flat.device).expand(region.size), plan)
+    return mask.where(apply(value, plan), flat)

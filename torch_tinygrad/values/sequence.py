@@ -14,7 +14,7 @@ from tinygrad import Tensor
 from tinygrad.dtype import DType
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
-from torch_tinygrad.trace.batch import Slot, moves
+from torch_tinygrad.trace.batch import Motion, moves
 from torch_tinygrad.trace.forms import schema_of
 from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region
@@ -37,19 +37,19 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Way:
-    """How something moves: as its slot says from iteration to iteration, of so many, and by a step from round to
+    """How something moves: as its motion says from iteration to iteration, of so many, and by `advance` from round to
     round."""
 
-    slot: Slot
+    motion: Motion
     iterations: int
-    step: int
+    advance: int
     rounds: int
 
     def positions(self, first: int) -> list[int]:
         """Of a number, in the order of turns; each once."""
-        rounds = range(self.rounds if self.step else 1)
-        iterations = range(self.iterations if self.slot.delta else 1)
-        return [first + r * self.step + i * self.slot.delta for r in rounds for i in iterations]
+        rounds = range(self.rounds if self.advance else 1)
+        iterations = range(self.iterations if self.motion.delta else 1)
+        return [first + r * self.advance + i * self.motion.delta for r in rounds for i in iterations]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Turn:
     round: UOp
     iteration: UOp
 
-    def place(self, way: Way) -> UOp:
-        return self.round * way.step + self.iteration * way.slot.delta
+    def moved(self, way: Way) -> UOp:
+        return self.round * way.advance + self.iteration * way.motion.delta
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def _statement(node: Node, ways: list[Way], numbers: Numbers, device: str, schem
             rank = len(argument.size)
             return _placeholder(device, dtype, rank) if unread else stand_in(argument, next(moving), dtype)
         if isinstance(argument, Number):
-            way = next(moving) if moves(node.op, argument) else Way(Slot(0), 1, 0, 1)
-            if way.slot.lifts or numbers.is_input(node, index, way.positions(argument.position)):
+            way = next(moving) if moves(node.op, argument) else Way(Motion(0), 1, 0, 1)
+            if way.motion.lifts or numbers.is_input(node, index, way.positions(argument.position)):
                 is_float = isinstance(argument.value, float)
                 return stand_in(Lifted(argument.position, is_float), way, numbers.dtype(node, is_float))
             return argument.value
@@ -169,10 +169,10 @@ class _Kernel:
         self.written: list[int] = []
         for statement in statements:
             for operand in statement.operands:
-                if isinstance(operand.part, Region) and not operand.way.slot.private:
+                if isinstance(operand.part, Region) and not operand.way.motion.private:
                     dtypes.setdefault(operand.part.storage, TO_TINY[in_memory(operand.part).dtype])
             for out, way, _ in statement.results:
-                if not way.slot.private and out.storage not in self.written:
+                if not way.motion.private and out.storage not in self.written:
                     self.written.append(out.storage)
                     dtypes.setdefault(out.storage, TO_TINY[in_memory(out).dtype])
         read = [storage for storage in dtypes if storage not in self.written]
@@ -201,24 +201,24 @@ class _Kernel:
             self.buffer_of[key] = len(self.outs) + len(self.inputs)
             self.inputs.append(table)
 
-    def place(self, part: Region, turn: UOp, at: list[UOp]) -> UOp:
-        steps = zip(reversed(at), reversed(part.size), reversed(part.stride), strict=False)
-        return sum((c * step for c, size, step in steps if size > 1), turn + part.offset)
+    def place(self, part: Region, moved: UOp, at: list[UOp]) -> UOp:
+        strides = zip(reversed(at), reversed(part.size), reversed(part.stride), strict=False)
+        return sum((c * stride for c, size, stride in strides if size > 1), moved + part.offset)
 
     def number_place(self, operand: Operand, turn: Turn, at: list[UOp]) -> UOp:
         part, way = operand.part, operand.way
         inner = Region(0, torch.int64, part.size, strides_of(part.size), self.starts[operand.placeholder])
         each = prod(part.size)
-        a_round = each * (way.iterations if way.slot.delta else 1)
-        advance = replace(way, slot=Slot(each if way.slot.delta else 0), step=a_round if way.step else 0)
-        return self.place(inner, turn.place(advance), at)
+        a_round = each * (way.iterations if way.motion.delta else 1)
+        moving = replace(way, motion=Motion(each if way.motion.delta else 0), advance=a_round if way.advance else 0)
+        return self.place(inner, turn.moved(moving), at)
 
     def write(self, loops: Loops, *buffers: UOp) -> None:
         with loops.loop(self.rounds.count) as number:
             for loop, statements in zip(self.rounds.loops, self.bodies, strict=True):
                 with loops.loop(loop.count) as iteration:
                     for nest in nests(loop):
-                        self.nest(loops, [statements[place] for place in nest], Turn(number, iteration), buffers)
+                        self.nest(loops, [statements[n] for n in nest], Turn(number, iteration), buffers)
 
     def nest(self, loops: Loops, statements: list[Statement], turn: Turn, buffers) -> None:
         size = statements[0].results[0][0].size
@@ -237,27 +237,28 @@ class _Kernel:
             if isinstance(part, Lifted):
                 table = buffers[self.buffer_of[f"numbers {part.is_float}"]]
                 return loops.load(table, self.number_place(operand, turn, at)).cast(operand.dtype)
-            if part in known and operand.way.slot.private:
+            if part in known and operand.way.motion.private:
                 return loops.value(known[part])
             buffer = buffers[self.buffer_of[part.storage]]
-            return loops.load(buffer, self.place(part, turn.place(operand.way), at)).cast(operand.dtype)
+            return loops.load(buffer, self.place(part, turn.moved(operand.way), at)).cast(operand.dtype)
 
         loads = {operand.placeholder: load(operand) for operand in statement.operands}
         made = [loops.variable(_with_loads(result, loads), result.dtype) for _, _, result in statement.results]
         for (out, way, _), variable in zip(statement.results, made, strict=True):
-            if way.slot.private:
+            if way.motion.private:
                 known[out] = variable
             else:
                 target = buffers[self.buffer_of[out.storage]]
                 value = loops.value(variable).cast(target.dtype)
-                loops.store((target, self.place(out, turn.place(way), at), value))
+                loops.store((target, self.place(out, turn.moved(way), at), value))
 
 
 def _body(rounds: Rounds, number: int, numbers: Numbers, device: str) -> list[Statement]:
     """The statements of one of the loops."""
     loop, found = rounds.loops[number], []
-    for node, slots, steps in zip(loop.nodes, loop.slots, rounds.steps[number], strict=True):
-        ways = [Way(slot, loop.count, step, rounds.count) for slot, step in zip(slots, steps, strict=True)]
+    for node, motions, advances in zip(loop.nodes, loop.motions, rounds.advances[number], strict=True):
+        moving = zip(motions, advances, strict=True)
+        ways = [Way(motion, loop.count, advance, rounds.count) for motion, advance in moving]
         found.append(_statement(node, ways, numbers, device, schema_of(node.op)))
     return found
 

@@ -20,19 +20,18 @@ from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.nodes import Region, Storage
 
 from ..kernels.threads import SMALL, is_stored
-from ..kernels.updates import Update, update, write_shifted
+from ..kernels.updates import Update, write_shifted
 from ..lower.complex import Complex, joined, split
-from ..lower.gather import take_flat
 from ..lower.registry import TO_TINY
 from .blocks import ALIGNMENT, Places
 from .in_place import Version, Versions, held
 from .patches import Layouts, Patch, Patches, interval
-from .regions import Shift, apply, bytes_region, covers, in_memory
+from .regions import Shift, apply, bytes_region, composed, covers, in_memory, retyped, scattered, strided
 
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
 MAX_STORES = 16
 MAX_PATCHES = 1024
-# Reads that compose patches, after which the next is of a value computed aside: patches that were made of what such
+# Reads that compose patches, after which the next materialises the value: patches that were made of what such
 # reads gave are taken apart again for each of them, twice as often every time.
 MAX_COMPOSITIONS = 6
 # Patches of at most this part of a buffer are stored before what reads all of it.
@@ -53,8 +52,8 @@ class Flat:
     layouts: Layouts = field(default_factory=Layouts)  # buffers that hold it too, in other orders
     parts: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # intervals of the value, as buffers
     written: bool = False
-    compositions: int = 0  # reads that composed the patches since the value was last computed aside
-    was_aside: bool = False  # whether it was computed aside for reads since
+    compositions: int = 0  # reads that composed the patches since the value was last materialised
+    was_materialised: bool = False  # whether it was materialised for reads since
     versions: Versions | None = None  # of the buffer it had before the trace
     was_whole: bool = False  # whether all of it was computed or copied, however large
     # What it holds as complex numbers, where it was last written as such: reading that again takes no pairs apart.
@@ -85,34 +84,9 @@ class Flat:
         self.load(dtype)
         if self.value is None:
             self.value = Tensor.zeros(self.count(dtype), dtype=dtype, buffer=False)
-        return self._as(self.value, dtype)
-
-    def _as(self, value: Tensor, dtype: DType) -> Tensor:
-        if value.dtype == dtype:
-            return value
-        n = self.count(dtype)
-        if n * dtype.itemsize != value.shape[0] * value.dtype.itemsize:
-            return value.bitcast(dtypes.uint8).shrink(((0, n * dtype.itemsize),)).bitcast(dtype)
-        return value.bitcast(dtype)
+        return retyped(self.value, dtype, self.count(dtype))
 
     # ---- reading ----
-
-    def index_of(self, region: Region) -> Tensor:
-        """For each element of a region, its place in the flat array."""
-        index = Tensor(region.offset, dtype=dtypes.int32)
-        if region.moves >= 0:
-            index = index + self.shift(region.moves).elements(region.dtype.itemsize)
-        for axis, (size, stride) in enumerate(zip(region.size, region.stride, strict=True)):
-            steps = Tensor.arange(size, dtype=dtypes.int32) * stride
-            index = index + steps.reshape((1,) * axis + (size,) + (1,) * (len(region.size) - axis - 1))
-        return index.expand(region.size)
-
-    def strided(self, flat: Tensor, region: Region) -> Tensor:
-        """A region of a flat array."""
-        plan = None
-        if region.moves < 0:
-            plan = geometry.read_plan(flat.shape[0], region.size, region.stride, region.offset)
-        return take_flat(flat, self.index_of(region)) if plan is None else apply(flat, plan)
 
     def read(self, region: Region) -> Tensor | Complex:
         if region.dtype.is_complex:
@@ -127,22 +101,22 @@ class Flat:
         written, patched = self.patches.seen_through(region)
         if (part := self._part(region)) is not None:
             first, flat = part
-            return self.strided(flat, region.at(offset=region.offset - first))
+            return strided(flat, region.at(offset=region.offset - first), self.shift)
         if patched and self._join():
             return self.read(region)
         updated = written >= 0 and self.patches[written].is_update
         if (patched or updated) and self._is_worth_storing():
             self.store_patches()
-            return self.strided(self.typed(dtype), region)
+            return strided(self.typed(dtype), region, self.shift)
         if patched and self.compositions < MAX_COMPOSITIONS and not self._is_next_step():
             self.compositions += 1
-            return self.strided(self._patched(dtype), region)
+            return strided(self._patched(dtype), region, self.shift)
         if patched:
             self.merge_patches()
             self._replace(held(self.value, self.device))
-            self.compositions, self.was_aside = 0, True
-            return self.strided(self.typed(dtype), region)
-        return self.patches[written].value if written >= 0 else self.strided(self.typed(dtype), region)
+            self.compositions, self.was_materialised = 0, True
+            return strided(self.typed(dtype), region, self.shift)
+        return self.patches[written].value if written >= 0 else strided(self.typed(dtype), region, self.shift)
 
     def stored(self, region: Region, wanted: int = 0) -> tuple[Tensor, int] | None:
         """A buffer that the region can be read from without a copy, and the element it starts with. A value that is not
@@ -183,7 +157,7 @@ class Flat:
         is_kept = self.storage.live or is_stored(value) or value is not self.value or bool(self.layouts.of(self.value))
         if is_kept and not copies:
             return None
-        buffer = held(self.strided(value, region).permute(order), self.device)
+        buffer = held(strided(value, region, self.shift).permute(order), self.device)
         if is_kept:
             return self._laid_out(key, buffer)
         self.write_arranged(region, buffer, order)
@@ -198,7 +172,7 @@ class Flat:
         numbers, parts = self.numbers, in_memory(region)
         if numbers is None or numbers.dtype != TO_TINY[parts.dtype] or region.numel == 0:
             return split(self.read(parts))
-        return numbers.map(lambda part: self.strided(part, region))
+        return numbers.map(lambda part: strided(part, region, self.shift))
 
     # ---- parts that are buffers ----
 
@@ -224,7 +198,7 @@ class Flat:
         if (low, high) not in self.parts:
             is_part = high - low < value.shape[0] and high - low == region.numel and decide("part", high - low >= SMALL)
             is_aligned = low * value.dtype.itemsize % ALIGNMENT == 0
-            state = self.space.made_aside(value.uop) if self.space.has_views and is_part and is_aligned else None
+            state = self.space.stored_state(value.uop) if self.space.has_views and is_part and is_aligned else None
             if state is None:
                 return None
             self.parts[low, high] = self.space.part(state, low, high - low)
@@ -239,7 +213,7 @@ class Flat:
         if not blocks.tile(self.count(dtype)) or any(s * dtype.itemsize % ALIGNMENT for s in blocks.starts):
             return False
         values = [self.patches[number].value.flatten() for number in blocks.numbers]
-        if self.is_ragged(dtype) or sum(not self.space.is_apart(value) for value in values) > 1:
+        if self.is_ragged(dtype) or sum(not self.space.has_own_buffer(value) for value in values) > 1:
             return False
         whole, parts = self.space.joined(blocks.starts, values, self.count(dtype))
         self._replace(whole)
@@ -275,7 +249,7 @@ class Flat:
         self.load(dtype)
         if plan is None:
             self.merge_patches()
-            self._replace(self._scattered(self.typed(dtype), region, value))
+            self._replace(scattered(self.typed(dtype), region, value, self.shift))
             return
         too_many = len(self.patches) >= MAX_PATCHES and self.patches.blocks is None
         if too_many or (self.patches and self.patches.dtype != region.dtype):
@@ -292,12 +266,9 @@ class Flat:
     def _store_of(self, region: Region, value: Tensor) -> Callable[[Tensor, Collection[UOp]], Tensor]:
         def store(state: Tensor, older: Collection[UOp]) -> Tensor:
             shift = self.shift(region.moves)
-            return write_shifted(state, region, value, shift.inputs, shift.place, older)
+            return write_shifted(state, region, value, shift.inputs, shift.position, older)
 
         return store
-
-    def _scattered(self, flat: Tensor, region: Region, value: Tensor) -> Tensor:
-        return update(flat, 0, self.index_of(region).flatten(), value.flatten(), "set")
 
     def _replace(self, value: Tensor) -> None:
         self.value, self.patches, self.parts = value, Patches(), {}
@@ -350,21 +321,13 @@ class Flat:
             and self.versions.buffer.dtype == dtype
         )
 
-    def _composed(self, flat: Tensor, region: Region, value: Tensor) -> Tensor:
-        if region.moves >= 0:
-            return self._scattered(flat, region, value)
-        plan = geometry.write_plan(flat.shape[0], region.size, region.stride, region.offset)
-        assert plan is not None
-        mask = apply(Tensor(True, dtype=dtypes.bool, device=self.device).expand(region.size), plan)
-        return mask.where(apply(value, plan), flat)
-
     def _patched(self, dtype: DType) -> Tensor:
         """The whole value with the patches in place."""
         self.was_whole = True
         flat = self.typed(TO_TINY[self.patches.dtype])
         for patch in self.patches.last():
-            flat = self._composed(flat, patch.region, patch.value)
-        return self._as(flat, dtype)
+            flat = composed(flat, patch.region, patch.value, self.shift)
+        return retyped(flat, dtype, self.count(dtype))
 
     def merge_patches(self) -> None:
         """From here on the storage is a whole new value."""
@@ -399,12 +362,12 @@ class Flat:
         if not decide("most of it", 2 * sum(p.region.numel for p in last) > self.count(dtype)):
             return False
         if not self.is_patched_buffer(dtype):
-            return self.was_aside
-        return any(p.update is None and self._is_aside(p) for p in last)
+            return self.was_materialised
+        return any(p.update is None and self._reads_overwritten(p) for p in last)
 
-    def _is_aside(self, patch: Patch) -> bool:
+    def _reads_overwritten(self, patch: Patch) -> bool:
         """Whether a patch reads what storing it would already have overwritten."""
-        before = self.strided(Tensor(self.versions.state), patch.region)
+        before = strided(Tensor(self.versions.state), patch.region, self.shift)
         is_moving = not self.in_place or patch.region.moves >= 0
         return is_moving or not self.versions.depends_elementwise(patch.value.uop, before.uop)
 
@@ -418,7 +381,7 @@ class Flat:
             if updated is not None:
                 version.state = updated.uop.base.reshape(version.state.shape)
                 continue
-            value = held(patch.value, self.device) if self._is_aside(patch) else patch.value
-            version.state = version.state.after(self.strided(Tensor(version.state), region).uop.store(value.uop))
+            value = held(patch.value, self.device) if self._reads_overwritten(patch) else patch.value
+            version.state = version.state.after(strided(Tensor(version.state), region, self.shift).uop.store(value.uop))
         self.versions.finish(version)
         self._replace(Tensor(self.versions.state))
