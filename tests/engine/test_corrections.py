@@ -53,6 +53,14 @@ def test_products_and_sums_are_rounded_apart():
     both(program, schedules=("stepwise",), rtol=0, atol=0)
 
 
+def test_what_a_lowering_rounds_once_is_rounded_once():
+    def program(device):
+        x, y = (1 + torch.arange(1, 9) * 2.0**-12).to(device), (-(1 + torch.arange(1, 9) * 2.0**-11)).to(device)
+        return torch.addcmul(y, x, x)
+
+    both(program, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32], ids=str)
 def test_numbers_beside_loaded_ones_keep_their_values(dtype):
     both(lambda device: F.pad(torch.tensor([1, 0, 1]).to(dtype).to(device).float(), (2, 1), value=300.5) * 2)
