@@ -22,9 +22,11 @@ sys.exit(pytest.main(["-q", "-x", "--no-header", "--tb=line", "-p", "no:cachepro
 
 
 def outcome(one: corrections.Correction) -> str:
-    """What the named test does without the correction. Programs that were compiled with it must not be found."""
+    """What the named test does without the correction. Programs that were compiled with it must not be found, and what
+    cannot be compiled without it must not run directly instead."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCH_TINY_CACHE": folder, "TORCH_TINY_COMPILE": "always"}
+        environment["TORCH_TINY_FALLBACK"] = "error"
         line = [sys.executable, "-c", WITHOUT, one.name, f"tests/{one.test}"]
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=600)
     words = {0: "passes without it", 1: "fails without it", 5: "is not there"}

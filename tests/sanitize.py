@@ -39,7 +39,8 @@ OPTIONS = {
 }
 TESTS = {
     "address": (
-        *("aliasing/test_views.py", "aliasing/test_setitem.py", "errors/test_faults.py", "errors/test_index_errors.py"),
+        *("aliasing/test_views.py", "aliasing/test_overlaps.py", "aliasing/test_setitem.py"),
+        *("errors/test_faults.py", "errors/test_index_errors.py"),
         *(
             "device/test_host_memory.py",
             "device/test_addresses.py",

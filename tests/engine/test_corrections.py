@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 import torch
 import torch.nn.functional as F
 from tinygrad import codegen, dtypes
@@ -52,8 +53,23 @@ def test_products_and_sums_are_rounded_apart():
     both(program, schedules=("stepwise",), rtol=0, atol=0)
 
 
-def test_a_float_beside_a_loaded_bool_keeps_its_value():
-    both(lambda device: F.pad(torch.tensor([True, False, True]).to(device).float(), (2, 1), value=0.5) * 2)
+def test_what_a_lowering_rounds_once_is_rounded_once():
+    def program(device):
+        x, y = (1 + torch.arange(1, 9) * 2.0**-12).to(device), (-(1 + torch.arange(1, 9) * 2.0**-11)).to(device)
+        return torch.addcmul(y, x, x)
+
+    both(program, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32], ids=str)
+def test_numbers_beside_loaded_ones_keep_their_values(dtype):
+    both(lambda device: F.pad(torch.tensor([1, 0, 1]).to(dtype).to(device).float(), (2, 1), value=300.5) * 2)
+
+
+def test_a_number_that_may_be_nan_has_no_bounds():
+    numbers = UOp(Ops.STACK, src=tuple(UOp.const(number, dtypes.float32) for number in (5.0, float("nan"))))
+    one_of_them = numbers.index(UOp.variable("which", 0, 1))
+    assert (one_of_them < 7.0).simplify().op is not Ops.CONST
 
 
 def test_negative_numbers_are_written_in_brackets():

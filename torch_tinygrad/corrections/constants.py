@@ -53,9 +53,9 @@ def _differ(a, b) -> bool:
     return float.__ne__(a, b) if isinstance(a, float) and isinstance(b, float) else a != b
 
 
-@correction("0.14.0", "aliasing/test_findings.py::test_numbers_written_as_bits_of_a_float_may_be_nan")
+@correction("0.14.0", "engine/test_corrections.py::test_a_number_that_may_be_nan_has_no_bounds")
 def nan_has_no_bounds() -> None:
-    """Comparisons with a constant nan fold as if it were a number."""
+    """The bounds of one of several numbers leave nan out, unless it is the first: 5 or nan is less than 7, always."""
     plain = UOp._min_max.func
 
     def bounds(self: UOp):
@@ -85,9 +85,9 @@ def _bits_of_a_number(root: UOp, c: UOp) -> UOp | None:
     return root.const_like(bitcast(typed.const(c.val), typed, root.dtype))
 
 
-@correction("0.14.0", "engine/test_corrections.py::test_a_float_beside_a_loaded_bool_keeps_its_value")
+@correction("0.14.0", "engine/test_corrections.py::test_numbers_beside_loaded_ones_keep_their_values")
 def loads_take_what_their_dtype_can_hold() -> None:
-    """`where(gate, cast(load), a)` folds `a` into the load: a float beside a bool comes back as 0 or 1."""
+    """`where(gate, cast(load), a)` folds `a` into the load: 0.5 beside integers comes back as 0."""
     plain = gater.pm_move_gates_from_index
     codegen.pm_move_gates_from_index = rules.replaced(plain, gater.move_where_load, _move_where_load)
 

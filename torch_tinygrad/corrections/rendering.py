@@ -51,7 +51,7 @@ def _in_order(ctx: CStyleLanguage, x: UOp, a: UOp, b: UOp) -> str | None:
     return ctx.code_for_op[x.op](ctx[a], ctx[b], x.dtype) if b.op is x.op else None
 
 
-@correction("0.14.0", "engine/test_corrections.py::test_products_and_sums_are_rounded_apart")
+@correction("0.14.0", "engine/test_corrections.py::test_what_a_lowering_rounds_once_is_rounded_once")
 def fused_products_are_written_as_such() -> None:
     """tinygrad has no C for a MULACC on the CPU and on CUDA: what a lowering rounds once is rounded twice."""
     fused = {ClangRenderer: _fma("__builtin_fma", "__builtin_fmaf"), CUDARenderer: _fma("fma", "fmaf")}
