@@ -133,13 +133,15 @@ def an_interrupt(program: Program) -> bool:
 
 def a_signal(program: Program) -> bool:
     previous = signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
-    signal.setitimer(signal.ITIMER_REAL, program.choose.random() * 0.2)
     try:
-        torch.tiny.synchronize()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, program.choose.random() * 0.2)
+            torch.tiny.synchronize()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         pass
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
     return True
 
