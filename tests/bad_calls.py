@@ -27,7 +27,7 @@ from torch_tinygrad.conformance.compare import FORWARD, compare_errors, compare_
 from torch_tinygrad.conformance.runner import UNINITIALISED, Check, attempt
 from torch_tinygrad.conformance.samples import chosen, placed
 
-from .empties import TAKE_CPU, replace_sample
+from .empties import replace_sample
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
@@ -78,7 +78,7 @@ CRASHES = {
 UNDEFINED = {"grid_sampler_2d": "modes that do not exist"}
 # Which of equal elements are named is promised by nobody: values alone are compared, and of argsort nothing.
 TIES = {"sort", "topk", "kthvalue", "mode"}
-SKIPPED = {*UNINITIALISED, *CRASHES, *UNDEFINED, *TAKE_CPU, "argsort"}
+SKIPPED = {*UNINITIALISED, *CRASHES, *UNDEFINED, "argsort"}
 
 TENSORS: tuple[Callable, ...] = (other_dtype, other_rank, other_size, expanded, other_values)
 
@@ -151,7 +151,8 @@ def differences(
 def difference(info, sample, device: str, check: Check, kept: torch.Tensor) -> str | None:
     def run(on: str):
         results = [
-            t.detach() if isinstance(t, torch.Tensor) else t for t in tree_flatten(placed(sample, on).of(info))[0]
+            t.detach() if isinstance(t, torch.Tensor) else t
+            for t in tree_flatten(placed(sample, on, operator=info.name).of(info))[0]
         ]
         if info.name in TIES and len(results) == 2:
             results[1] = results[1].shape

@@ -18,7 +18,6 @@ from torch_tinygrad.conformance.runner import UNINITIALISED, Check, attempt
 from torch_tinygrad.conformance.samples import chosen, placed
 
 SAMPLES = 3
-TAKE_CPU = {"tensor_split"}  # arguments of the CPU, on every device
 # Where the CPU returns what its memory held, or its library fails.
 WRONG_ON_CPU = {
     "nn.functional.multi_margin_loss": "a loss over no classes is not written",
@@ -71,7 +70,7 @@ def difference(info, sample, device: str, check: Check) -> str | None:
     values = check.values_matter(check.dispatched(sample))
 
     def run(on: str):
-        call = placed(sample, on)
+        call = placed(sample, on, operator=info.name)
         result = call.of(info)
         return tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, result), call
 
@@ -96,7 +95,7 @@ def search(infos, device: str, dtypes=(torch.float32, torch.int64, torch.bool)) 
         warnings.simplefilter("ignore")
         for info in infos:
             dtype = next((d for d in dtypes if d in info.supported_dtypes("cpu")), None)
-            if dtype is None or info.name in UNINITIALISED or info.name in WRONG_ON_CPU or info.name in TAKE_CPU:
+            if dtype is None or info.name in UNINITIALISED or info.name in WRONG_ON_CPU:
                 continue
             check = Check(info, dtype, SAMPLES, device)
             try:

@@ -301,3 +301,33 @@ def test_failures_do_not_stop_replays_of_other_programs(broken_lowering):
     with Cost() as cost:
         assert good() == (torch.arange(13.0) * 3 + 1).tolist()
     cost.expect(compiles=0)
+
+
+def test_a_compiling_process_that_is_killed_costs_speed_alone():
+    done = run(
+        """
+        import os, torch
+        from tests.faults import children, command_line, killing
+
+        def workers():
+            return [pid for pid in children(os.getpid()) if "--multiprocessing-fork" in command_line(pid)]
+
+        def program(device):
+            x, made = torch.arange(24.0, device=device).reshape(4, 6), []
+            for n in range(12):
+                x = x.flip(n % 2).cumsum(n % 2) % 7
+                made += [x.sum(n % 2), x.sort(1)[0]]
+            return made
+
+        made = program("tiny")
+        with killing(workers):
+            torch.tiny.synchronize()
+        print(torch.tiny.stats()["direct"], torch.tiny.stats()["not_compiled"])
+        print(all(torch.equal(a, b.cpu()) for a, b in zip(program("cpu"), made)))
+        """,
+        CACHELEVEL="0",
+        TORCH_TINY_CACHE="0",
+        TORCH_TINY_COMPILE="always",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["1 {'a process that compiled kernels was ended': 1}", "True"], done.stdout

@@ -89,7 +89,7 @@ def compare_errors(want: BaseException | None, got: BaseException | None) -> Non
             return
         raise Mismatch(f"no exception, on the CPU {type(want).__name__}: {message_of(want)}")
     if want is None:
-        raise Mismatch(f"raises {type(got).__name__}: {message_of(got)}") from got
+        raise Mismatch(f"raises {type(got).__name__}: {str(got).strip()}") from got
     if (type(want).__name__, message_of(want)) != (type(got).__name__, message_of(got)):
         told = f"{type(got).__name__}: {message_of(got)!r}, on the CPU {type(want).__name__}: {message_of(want)!r}"
         raise Mismatch(f"exceptions differ: {told}") from got

@@ -134,8 +134,11 @@ class Check:
             self.prepared[requires_grad] = [(f"sample {n}", sample, self.dispatched(sample)) for n, sample in numbered]
         return self.prepared[requires_grad]
 
+    def placed(self, sample, device: str, noncontiguous: bool = False) -> Call:
+        return placed(sample, device, noncontiguous, self.info.name)
+
     def dispatched(self, sample) -> Dispatched:
-        call, mode = placed(sample, "cpu"), Dispatched()
+        call, mode = self.placed(sample, "cpu"), Dispatched()
 
         def under_mode():
             with mode:
@@ -152,8 +155,8 @@ class Check:
         self, function: Callable[[Call], Any], sample, noncontiguous: bool, tolerances: dict, values: bool
     ) -> None:
         """Calls a function with the sample on both devices and compares what comes back."""
-        want, want_error = attempt(lambda: function(placed(sample, "cpu", noncontiguous)))
-        got, got_error = attempt(lambda: function(placed(sample, self.device, noncontiguous)))
+        want, want_error = attempt(lambda: function(self.placed(sample, "cpu", noncontiguous)))
+        got, got_error = attempt(lambda: function(self.placed(sample, self.device, noncontiguous)))
         if isinstance(got_error, TypeError) and self.wants_what_lacks(sample):
             raise TypeLacking
         compare_errors(want_error, got_error)
@@ -162,7 +165,7 @@ class Check:
 
     def wants_what_lacks(self, sample) -> bool:
         """Whether the sample names a type that the device lacks, or has a result of one."""
-        result, _ = attempt(lambda: self.call(placed(sample, "cpu")))
+        result, _ = attempt(lambda: self.call(self.placed(sample, "cpu")))
         leaves, _ = tree_flatten((sample.input, sample.args, sample.kwargs, result))
         types = {leaf.dtype if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves if is_typed(leaf)}
         return not types <= set(tiny.get_device_capability()["supported_dtypes"])
@@ -224,7 +227,7 @@ class Check:
                 self.both(partial(run, want, make), sample, False, FORWARD, values)
 
         for label, sample, mode in self.samples():
-            want, error = attempt(partial(self.call, placed(sample, "cpu")))
+            want, error = attempt(partial(self.call, self.placed(sample, "cpu")))
             if error is None and all(isinstance(t, torch.Tensor) for t in tree_flatten(want)[0]):
                 yield label, partial(check, sample, want, self.values_matter(mode))
 
@@ -234,7 +237,7 @@ class Check:
     def errors(self, outcome: Outcome):
         for number, wrong in enumerate(self.info.error_inputs("cpu")):
             sample = wrong.sample_input
-            _, error = attempt(partial(self.call, placed(sample, "cpu")))
+            _, error = attempt(partial(self.call, self.placed(sample, "cpu")))
             if error is not None:
                 yield f"error input {number}", partial(self.both, self.call, sample, False, FORWARD, True)
 

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.testing._internal.common_utils import noncontiguous_like
 
+# Of these PyTorch takes tensors beside the input from the CPU, on every device.
+TAKE_CPU = frozenset({"tensor_split"})
+
 
 class Call(NamedTuple):
     """The arguments of one call of an operator."""
@@ -49,8 +52,8 @@ def copied(t: torch.Tensor, device: str) -> torch.Tensor:
     return on_device.detach().requires_grad_(t.requires_grad)
 
 
-def placed(sample: Any, device: str, noncontiguous: bool = False) -> Call:
-    """A sample's arguments on a device. A tensor that occurs twice stays one tensor."""
+def placed(sample: Any, device: str, noncontiguous: bool = False, operator: str = "") -> Call:
+    """A sample's arguments on a device, as the operator takes them. A tensor that occurs twice stays one tensor."""
     seen: dict[int, torch.Tensor] = {}
 
     def move(value: Any, key: str = "") -> Any:
@@ -74,5 +77,8 @@ def placed(sample: Any, device: str, noncontiguous: bool = False) -> Call:
             return type(value)(map(move, value))
         return value
 
-    call = Call(move(sample.input), move(tuple(sample.args)), move(dict(sample.kwargs)))
+    given = move(sample.input)
+    if operator in TAKE_CPU:
+        return Call(given, tuple(sample.args), dict(sample.kwargs))
+    call = Call(given, move(tuple(sample.args)), move(dict(sample.kwargs)))
     return call if seen else call._replace(device=device)

@@ -7,6 +7,10 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from itertools import starmap
 from multiprocessing.pool import Pool
 
 from tinygrad import Device
@@ -34,7 +38,8 @@ WORTH_A_POOL = 8
 # Of the kernels that were compiled last, the operations: what the time that takes stands for.
 OPERATIONS: deque[int] = deque(maxlen=4096)
 
-_pool: Pool | None = None
+_workers: ProcessPoolExecutor | None = None
+_searchers: Pool | None = None
 
 
 def _start_worker() -> None:
@@ -42,25 +47,30 @@ def _start_worker() -> None:
     choices.apply()
 
 
-def _compile(task):
-    number, ast, renderer, context = task
+def _compile(number: int, ast: UOp, renderer: Renderer, context: dict):
     with Context(**context):
         return number, to_program(ast, renderer)
 
 
-def _workers() -> Pool:
-    global _pool
-    if _pool is None:
-        _pool = worker._WorkerContext().Pool(min(PARALLEL.value, os.cpu_count() or 1), _start_worker)
-        atexit.register(_pool.terminate)
-    return _pool
+def _size_of_pool() -> int:
+    return min(PARALLEL.value, os.cpu_count() or 1)
 
 
-def stop_workers() -> None:
-    global _pool
-    if _pool is not None:
-        _pool.terminate()
-        _pool = worker.worker_pool = None
+def _in_workers(tasks: list[tuple]) -> Iterator[tuple[int, UOp]]:
+    """Results as they come. Of the two pools that Python has, this one notices that somebody ended a worker (for want
+    of memory, say); the other waits for its task for ever."""
+    global _workers
+    if _workers is None:
+        _workers = ProcessPoolExecutor(_size_of_pool(), worker._WorkerContext(), _start_worker)
+    try:
+        for done in as_completed([_workers.submit(_compile, *task) for task in tasks]):
+            yield done.result()
+    except BaseException as error:
+        stopped, _workers = _workers, None
+        stopped.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise ChildProcessError("a process that compiled kernels was ended") from error
+        raise
 
 
 class _Progress:
@@ -84,8 +94,11 @@ class _Progress:
 
 def _searched(calls: list[UOp], beam: int) -> list[UOp]:
     """The calls with the fastest kernels that tinygrad's search finds. It keeps what it found on disk."""
+    global _searchers
     progress, found = _Progress(len(calls), "searching", "searched"), []
-    worker.worker_pool = _workers() if PARALLEL.value > 1 else None  # what it tries is compiled as we compile
+    if _searchers is None and PARALLEL.value > 1:  # what it tries is compiled as we compile
+        _searchers = worker.worker_pool = worker._WorkerContext().Pool(_size_of_pool(), _start_worker)
+        atexit.register(_searchers.terminate)
     for done, call in enumerate(calls, 1):
         found += compile_linear(UOp(Ops.LINEAR, src=(call,)), beam=beam).src
         progress.update(done)
@@ -118,15 +131,10 @@ def compiled(calls: list[UOp]) -> list[UOp]:
     parallel = len(tasks) >= WORTH_A_POOL and PARALLEL.value > 1
     names = list(missing)
     progress = _Progress(len(tasks))
-    try:
-        results = _workers().imap_unordered(_compile, tasks) if parallel else map(_compile, tasks)
-        for done, (i, program) in enumerate(results, 1):
-            to_program_cache[names[i]] = program
-            progress.update(done)
-    except BaseException:
-        if parallel:
-            stop_workers()
-        raise
+    results = _in_workers(tasks) if parallel else starmap(_compile, tasks)
+    for done, (i, program) in enumerate(results, 1):
+        to_program_cache[names[i]] = program
+        progress.update(done)
     progress.close()
     ready = [c.replace(src=(to_program_cache[keys[c]], *c.src[1:])) if c in keys else c for c in calls]
     # What is left (local sizes on devices that want them) needs no compiling.
