@@ -9,7 +9,7 @@ WORKERS ?= 2
 
 VERSIONS ?= 2.11 2.12 2.13 2.14 2.15
 
-.PHONY: all demo test test-long quick tinygrad-next test-devices ecosystem ecosystem-table torch-versions wheel render lint fuzz faults sanitize conformance gallery bench bench-gpu clean help
+.PHONY: all demo test test-long quick accuracy tinygrad-next test-devices ecosystem ecosystem-table torch-versions wheel render lint fuzz faults sanitize conformance gallery bench bench-gpu clean help
 
 all: build
 
@@ -28,6 +28,7 @@ help:
 	@echo "make fuzz         random programs on both devices; MINUTES=60, ARGS=--sizes for sizes that vary"
 	@echo "make faults       faults injected into random programs, bad and empty calls: a table of what they cost; MINUTES=60"
 	@echo "make sanitize     the extension built with AddressSanitizer and UBSan, and with ThreadSanitizer, under its tests"
+	@echo "make accuracy     every function of floats beside mpmath, direct and compiled; ARGS='erfc lgamma --count 1000'"
 	@echo "make conformance  PyTorch's operator database on both devices; ARGS='--op add --dtype float32'"
 	@echo "make gallery      pictures of what the programs in examples/ compute, into docs/gallery/"
 	@echo "make bench        side-by-side benchmarks; ARGS='--only matmul'"
@@ -113,6 +114,9 @@ faults: build
 
 sanitize: build
 	$(PY) -m tests.sanitize $(ARGS)
+
+accuracy: build
+	$(PY) -m tests.accuracy $(ARGS)
 
 conformance: build
 	$(PY) -m torch_tinygrad.conformance $(ARGS)

@@ -114,3 +114,47 @@ def test_what_pytorch_draws_follows_our_generators(name, mode):
         torch.tiny.manual_seed(3)
         assert torch.equal(draw(None).cpu(), default)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+EXACT = {"uniform_", "rand", "geometric_", "bernoulli_", "random_", "randint", "bernoulli", "multinomial", "dropout"}
+
+
+@pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
+def test_both_ways_draw_the_same_numbers(name):
+    """Up to the rounding of logarithms and waves."""
+    draw, _ = {**CONTINUOUS, **DISCRETE}[name]
+    found = []
+    for mode in ("always", "never"):
+        with torch.tiny.compile_mode(mode):
+            found.append(drawn(draw, 6).double())
+    rounding = {"rtol": 0, "atol": 0} if name in EXACT else {"rtol": 1e-4, "atol": 1e-6}
+    torch.testing.assert_close(found[0], found[1], **rounding)
+
+
+@pytest.mark.parametrize("mode", ["always", "never"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_uniform_numbers_stay_below_their_bound(dtype, mode):
+    torch.manual_seed(0)
+    with torch.tiny.compile_mode(mode):
+        for low, high in ((2, 3), (0, 1), (-1, 0), (-1e-3, 1e4)):
+            numbers = torch.empty(100_000, dtype=dtype, device="tiny").uniform_(low, high).cpu()
+            assert numbers.min() >= torch.tensor(low, dtype=dtype) and numbers.max() < torch.tensor(high, dtype=dtype)
+
+
+def test_calls_and_seeds_are_independent():
+    def numbers(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        return [torch.randn(COUNT, device="tiny").cpu() for _ in range(3)]
+
+    streams = torch.stack([*numbers(0), *numbers(1), *numbers(2), *numbers(2**32), *numbers(2**40)])
+    correlations = torch.corrcoef(streams) - torch.eye(len(streams))
+    assert correlations.abs().max() < 5 / COUNT**0.5
+
+
+def test_multinomial_waits_for_nothing():
+    weights = torch.rand(50, device="tiny")
+    with Cost() as cost:
+        draws = [torch.multinomial(weights, 2) for _ in range(20)]
+        torch.tiny.synchronize()
+    assert len(draws) == 20
+    cost.at_most(flushes=1)

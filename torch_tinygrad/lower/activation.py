@@ -142,7 +142,10 @@ def silu(x):
 
 @activates(aten.mish.default)
 def mish(x):
-    return x * e.tanh(e.softplus(x))
+    """x * tanh(log(1 + e**x)), in powers of e**x alone; from some x on it is x."""
+    power = e.exp((x > 20.0).where(20.0, x))
+    grown = m.fma(power, power, power + power)
+    return x * (grown / (grown + 2.0))
 
 
 @activates(aten.hardtanh.default)
@@ -253,13 +256,18 @@ def glu_backward(gradient, x, dim):
 
 @lowers(aten.logit.default)
 def logit(x, eps=None, *, meta):
-    """Each step of a half type is rounded."""
+    """Each step of a half type is rounded. Otherwise the logarithm is that of a number near 1 less it, near 1/2."""
     result = meta[0].tiny
     x = operand(x, widen(result))
     if eps is not None:
         x = hardtanh(x, eps, 1.0 - eps)
     rest = (1.0 - x).cast(result).cast(x.dtype)
-    return e.log((x / rest).cast(result).cast(x.dtype))
+    value = e.log((x / rest).cast(result).cast(x.dtype))
+    if x.dtype != result:
+        return value
+    is_middle = (x > 0.3) & (x < 0.7)
+    middle = is_middle.where(x, 0.5)
+    return is_middle.where(e.log1p((2.0 * middle - 1.0) / (1.0 - middle)), value)
 
 
 @differentiates(aten.logit_backward.default)

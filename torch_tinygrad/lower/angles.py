@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 
 from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
 
 from . import maths as m
+from .fits import evaluated, series
 from .maths import constant, fma, nearest, polynomial
 from .pairs import Pair, exact_product, exact_sum, joined, number, single
 
@@ -18,6 +20,7 @@ from .pairs import Pair, exact_product, exact_sum, joined, number, single
 TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E006492EEA09D1921CFE1DEB1CB129A73EE88235F52EBB4484E99C7026B45F7E413991D639835339F49C845F8BBDF9283B1FF897FFDE05980FEF2F118B5A0A6D1F6D367ECF27CB09B74F463F669E5FEA2D7527BAC7EBE5F17B3D0739F78A5292EA6BFB5FB11F8D5D0856033046FC7B  # noqa: E501
 DIGITS = 1200
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
+PI_LOW = 1.2246467991473532e-16
 PIECES = 5
 
 
@@ -103,9 +106,12 @@ def _terms(first: int, last: int) -> list[float]:
 def _wave(x: Tensor, turned: int) -> Tensor:
     """sin(x), `turned` quarter turns on."""
     quarters, rest = reduced(x)
-    quarters = quarters + turned if turned else quarters
-    double = x.dtype == dtypes.float64
-    r = rest.high.cast(x.dtype)
+    return _sine(quarters + turned if turned else quarters, rest, x.dtype)
+
+
+def _sine(quarters: Tensor, rest: Pair, dtype: DType) -> Tensor:
+    double = dtype == dtypes.float64
+    r = rest.high.cast(dtype)
     square = r * r
     sine = fma(r * square, polynomial(square, _terms(3, 17 if double else 9)), rest.low if double else 0.0) + r
     cosine = fma(square * square, polynomial(square, _terms(4, 16 if double else 10)), fma(square, -0.5, 1.0))
@@ -131,17 +137,66 @@ def cos(x: Tensor) -> Tensor:
     return 1.0 - 2.0 * half * half
 
 
-def tan(x: Tensor) -> Tensor:
-    """The quotient of both series; float32 takes float64 all the way."""
-    if not has_doubles():
-        return x.sin() / cos(x)
-    quarters, rest = reduced(x)
+def both_of(rest: Pair) -> tuple[Pair, Pair]:
+    """Sine and cosine of at most pi/4, with some digits more than the dtype's."""
     r = rest.high
     square = r * r
     sine = joined(r, fma(r * square, polynomial(square, _terms(3, 17)), rest.low))
     half = exact_product(r, r)
     top = exact_sum(constant(1.0, r.dtype), half.high * -0.5)
     tail = fma(square * square, polynomial(square, _terms(4, 16)), half.low * -0.5 - r * rest.low)
-    cosine = joined(top.high, top.low + tail)
-    value = (quarters & 1).ne(0).where((-cosine / sine).rounded, (sine / cosine).rounded)
+    return sine, joined(top.high, top.low + tail)
+
+
+def _tangent(quarters: Tensor, sine: Pair, cosine: Pair) -> Pair:
+    return ((-cosine) / sine).where((quarters & 1).ne(0), sine / cosine)
+
+
+def tan(x: Tensor) -> Tensor:
+    """The quotient of both series; float32 takes float64 all the way."""
+    if not has_doubles():
+        return x.sin() / cos(x)
+    quarters, rest = reduced(x)
+    value = _tangent(quarters, *both_of(rest)).rounded
     return (m.absolute(x) < 1e-8).where(x, value.cast(x.dtype))
+
+
+def of_turns(x: Tensor) -> tuple[Tensor, Pair]:
+    """pi * x as `reduced` gives an angle, nothing lost: whole turns of x are those of the angle."""
+    part = x - 2.0 * m.round_even(x * 0.5)
+    quarters = nearest(part * 2.0)
+    return quarters.cast(dtypes.int32), number(math.pi, PI_LOW, x.dtype).times(fma(quarters, -0.5, part))
+
+
+def sin_of_turns(x: Tensor) -> Tensor:
+    """sin(pi * x)."""
+    return _sine(*of_turns(x), x.dtype)
+
+
+def _taylor(mp, k):
+    """Of sin(x) / x in x*x."""
+    return (-1) ** k / mp.factorial(2 * k + 1)
+
+
+def _taylor_of_cosine(mp, k):
+    return (-1) ** k / mp.factorial(2 * k)
+
+
+def exactly_both_of(rest: Pair) -> tuple[Pair, Pair]:
+    """Sine and cosine of at most pi/4, with some ten digits more than the dtype's."""
+    square = rest * rest
+    sine, cosine = (evaluated(square, series(term, 12), Pair, 6) for term in (_taylor, _taylor_of_cosine))
+    return rest * sine, cosine
+
+
+def sine_of_turns(x: Tensor) -> Pair:
+    """The size of sin(pi * x), with some ten digits more than the dtype's."""
+    quarters, rest = of_turns(x)
+    sine, cosine = exactly_both_of(rest)
+    value = cosine.where((quarters & 1).ne(0), sine)
+    return (-value).where(value.high < 0, value)
+
+
+def cotangent_of_turns(x: Tensor) -> Pair:
+    quarters, rest = of_turns(x)
+    return -_tangent(quarters + 1, *exactly_both_of(rest))

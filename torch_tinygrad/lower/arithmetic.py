@@ -125,11 +125,18 @@ def nextafter(a, b, *, meta):
     return (x.isnan() | y.isnan()).where(constant(m.NAN, dtype), x.eq(y).where(b, step))
 
 
-def log_add(a: Tensor, b: Tensor, base: float = 1.0) -> Tensor:
-    """log(e**a + e**b), or with another base's logarithm as `base`."""
-    top = m.maximum(a, b)
-    gap = -m.absolute(a - b) * base
-    return (a.eq(b) & m.absolute(a).eq(m.INF)).where(a, top + e.log1p(e.exp(gap)) / base)
+def log_add(a: Tensor, b: Tensor) -> Tensor:
+    """log(e**a + e**b)"""
+    return _above_the_larger(a, b, lambda gap: e.log1p(e.exp(gap)))
+
+
+def log_add_of_two(a: Tensor, b: Tensor) -> Tensor:
+    """log2(2**a + 2**b)"""
+    return _above_the_larger(a, b, lambda gap: e.log1p(e.exp2(gap)) * (1 / math.log(2)))
+
+
+def _above_the_larger(a: Tensor, b: Tensor, rest) -> Tensor:
+    return (a.eq(b) & m.absolute(a).eq(m.INF)).where(a, m.maximum(a, b) + rest(-m.absolute(a - b)))
 
 
 def register_times_log(overloads, log) -> None:
@@ -151,7 +158,7 @@ BINARY = {
     overloads(aten.remainder, "Tensor", "Scalar", "Scalar_Tensor"): remainder,
     overloads(aten.copysign, "Tensor", "Scalar"): m.copysign,
     (aten.logaddexp.default,): log_add,
-    (aten.logaddexp2.default,): lambda a, b: log_add(a, b, math.log(2)),
+    (aten.logaddexp2.default,): log_add_of_two,
     (aten.gcd.default,): gcd,
     (aten.lcm.default,): lcm,
     (aten.heaviside.default,): lambda a, b: a.eq(0).where(b, (a > 0).cast(a.dtype)),

@@ -88,10 +88,23 @@ def half_exp(x: Tensor) -> Tensor:
     return _grown(n - 1.0, _exp_less_one(r))
 
 
-def exp_of_pair(x: Pair) -> Tensor:
-    """e**(high + low)."""
-    n, r = _reduced(within(x.high, EXP_RANGE[x.high.dtype]))
-    return _grown(n, _exp_less_one(r + x.low))
+def exp_parts(x: Pair, kind: type[Pair] = Pair) -> tuple[Tensor, Pair]:
+    """n and m with e**(high + low) = m * 2**n, which `grown` rounds. What m is multiplied by may bring it back
+    into the dtype's range."""
+    low, high = EXP_RANGE[x.high.dtype]
+    bounded = within(x.high, (1.5 * low, 1.5 * high))
+    high, low = LN2[bounded.dtype]
+    n = nearest(bounded * LOG2_E[bounded.dtype][0])
+    # the first difference is exact
+    r = kind.sum(fma(n, -high, bounded), fma(n, -low, bounded.eq(x.high).where(x.low, 0.0)))
+    terms = [1 / math.factorial(k) for k in range(14 if is_double(bounded) else 8, 1, -1)]
+    m = kind.sum(constant(1.0, bounded.dtype), r.high)
+    return n, m + kind.of(r.high * r.high * polynomial(r.high, terms), r.low)
+
+
+def grown(n: Tensor, m: Pair) -> Tensor:
+    """m * 2**n, rounded."""
+    return scale(m.rounded, n.cast(dtypes.int32))
 
 
 def exp2(x: Tensor) -> Tensor:
@@ -183,8 +196,8 @@ def log1p(x: Tensor) -> Tensor:
     return near.where(x.eq(0).where(x, close), x.eq(INF).where(INF, far))
 
 
-def log_pair(x: Tensor) -> Pair:
-    """log2(x) for finite x > 0, with some ten more digits than the dtype holds."""
+def _log_parts(x: Tensor) -> tuple[Tensor, Pair]:
+    """e and log(m) with x = m * 2**e for finite x > 0, with some ten more digits than the dtype holds."""
     e, m = _parts(x)
     f = m - 1.0
     s = single(f) / exact_sum(f, constant(2.0, x.dtype))
@@ -195,9 +208,19 @@ def log_pair(x: Tensor) -> Pair:
     )
     inner = z.high * polynomial(z.high, terms)
     series = z * (number(*third, x.dtype) + single(inner))
-    log_m = s + s * series
-    doubled = Pair(log_m.high * 2.0, log_m.low * 2.0)
-    return single(e) + doubled * number(*LOG2_E[x.dtype], x.dtype)
+    return e, (s + s * series).scaled(2.0)
+
+
+def log2_pair(x: Tensor) -> Pair:
+    e, log_m = _log_parts(x)
+    return single(e) + log_m * number(*LOG2_E[x.dtype], x.dtype)
+
+
+def log_pair(x: Tensor, kind: type[Pair] = Pair) -> Pair:
+    if kind is not Pair:
+        return kind.single(_log(x))
+    e, log_m = _log_parts(x)
+    return number(*LN2[x.dtype], x.dtype).times(e) + log_m
 
 
 def power_size(size: Tensor, y: Tensor) -> Tensor:
@@ -207,7 +230,7 @@ def power_size(size: Tensor, y: Tensor) -> Tensor:
         exponent = power * log2(wide)
         return (size.eq(1) | y.eq(0)).where(1.0, exp2(exponent)).cast(dtypes.float32)
     inner = ((size > 0) & (size < INF)).where(size, 1.0)
-    log_size = log_pair(inner)
+    log_size = log2_pair(inner)
     bound = 2.0 * EXP2_RANGE[size.dtype][1]
     exponent = exact_product(y, log_size.high)
     beyond = absolute(exponent.high) < bound
@@ -239,8 +262,3 @@ def tanh(x: Tensor) -> Tensor:
     power = power_of_two(n.cast(dtypes.int32), x.dtype)
     grown = n.eq(0).where(less_one, fma(power, less_one, power - 1.0))
     return x.isnan().where(x, copysign((size > bound).where(1.0, grown / (grown + 2.0)), x))
-
-
-def softplus(x: Tensor) -> Tensor:
-    """log(1 + e**x) without overflow."""
-    return (x > 0).where(x, 0.0) + log1p(exp(-absolute(x)))

@@ -32,6 +32,9 @@ def count_of(x: Tensor, axes: tuple[int, ...]) -> int:
     return count
 
 
+# Sums of float32 of at least so many elements are added up in float64: one after the other, additions to a large sum
+# lose digits, where the CPU adds by blocks.
+LONG_SUM = 512
 # A float sum of this many elements to one is nested: tinygrad adds in order and splits only longer ones itself.
 NESTED_SUM = range(128, 32769)
 
@@ -48,6 +51,8 @@ def from_zero(x: Tensor) -> Tensor:
 def added(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     if is_one_of_many() and dtypes.is_float(x.dtype):
         return _added_at_any_size(x, axes, keepdim)
+    if x.dtype == dtypes.float32 and m.widest_float() == dtypes.float64 and count_of(x, axes) >= LONG_SUM:
+        return added(x.cast(dtypes.float64), axes, keepdim).cast(x.dtype)
     count = x.numel()
     if dtypes.is_float(x.dtype) and len(axes) == x.ndim and count in NESTED_SUM:
         inner = next(k for k in range(math.isqrt(count), 0, -1) if count % k == 0)

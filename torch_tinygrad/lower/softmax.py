@@ -10,6 +10,7 @@ from torch_tinygrad.kernels.threads import before_sum
 from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
 from torch_tinygrad.lower.maths import widen
+from torch_tinygrad.lower.reduce import added, axes_of
 from torch_tinygrad.lower.registry import TO_TINY, lowers
 
 aten = torch.ops.aten
@@ -19,7 +20,7 @@ def exponentials(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """x less its maximum, the exponentials of that, and their sum."""
     shifted = x - x.max(dim, keepdim=True)
     powers = before_sum(e.exp(shifted))
-    return shifted, powers, powers.sum(dim, keepdim=True)
+    return shifted, powers, added(powers, axes_of(powers, dim), True)
 
 
 @lowers(aten._softmax.default, reads_twice=True)

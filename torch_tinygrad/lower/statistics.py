@@ -10,10 +10,11 @@ from tinygrad import Tensor, dtypes
 from torch_tinygrad.kernels.threads import before_sum
 from torch_tinygrad.lower import elementary as e
 from torch_tinygrad.lower import maths as m
-from torch_tinygrad.lower.maths import operand, operands, widen
+from torch_tinygrad.lower.maths import operand, operands, widen, widest_float
 from torch_tinygrad.lower.pointwise import float_power
-from torch_tinygrad.lower.reduce import axes_of, count_of, largest, smallest, total
+from torch_tinygrad.lower.reduce import LONG_SUM, added, axes_of, count_of, largest, smallest, total
 from torch_tinygrad.lower.registry import lowers
+from torch_tinygrad.trace.decisions import is_one_of_many
 
 aten = torch.ops.aten
 
@@ -23,9 +24,9 @@ def variance(x: Tensor, dim, correction, keepdim: bool) -> tuple[Tensor, Tensor]
     axes = axes_of(x, dim)
     count = count_of(x, axes)
     freedom = max(count - (1 if correction is None else correction), 0)
-    mean = x.sum(axes, keepdim=True) / count if count else x.sum(axes, keepdim=True) + m.NAN
+    mean = added(x, axes, True) / count if count else x.sum(axes, keepdim=True) + m.NAN
     centred = x - mean
-    squares = (centred * centred).sum(axes, keepdim=keepdim)
+    squares = added(centred * centred, axes, keepdim)
     mean = mean if keepdim else mean.reshape(squares.shape)
     return squares * (1 / freedom if freedom else m.INF) if count else squares + m.NAN, mean
 
@@ -64,11 +65,11 @@ def vector_norm(x: Tensor, order, dim, keepdim: bool) -> Tensor:
     if order == 0:
         return x.ne(0).cast(x.dtype).sum(axes, keepdim=keepdim)
     if order == 1:
-        return size.sum(axes, keepdim=keepdim)
+        return added(size, axes, keepdim)
     if order == 2:
-        return (x * x).sum(axes, keepdim=keepdim).sqrt()
+        return added(x * x, axes, keepdim).sqrt()
     powers = size * size * size if order == 3 else float_power(size, m.constant(order, x.dtype))
-    summed = powers.sum(axes, keepdim=keepdim)
+    summed = added(powers, axes, keepdim)
     return float_power(summed, m.constant(1 / order, x.dtype))
 
 
@@ -106,7 +107,7 @@ def logsumexp(x, dim, keepdim=False, *, meta):
         return x.sum(axes, keepdim=keepdim) - m.INF
     top = x.max(axes, keepdim=True)
     top = m.absolute(top).eq(m.INF).where(0.0, top)
-    summed = before_sum(e.exp(x - top)).sum(axes, keepdim=keepdim)
+    summed = added(before_sum(e.exp(x - top)), axes, keepdim)
     return e.log(summed) + top.reshape(summed.shape)
 
 
@@ -134,7 +135,11 @@ def prod_all(x, *, meta):
 
 @lowers(aten.prod.dim_int)
 def prod_dim(x, dim, keepdim=False, *, meta):
-    return x.cast(widen(meta[0].tiny)).prod(axes_of(x, dim), keepdim=keepdim)
+    """Long products of floats in float64, as long sums are."""
+    axes = axes_of(x, dim)
+    is_long = meta[0].dtype.is_floating_point and not is_one_of_many() and count_of(x, axes) >= LONG_SUM
+    x = x.cast(widest_float() if is_long else widen(meta[0].tiny))
+    return x.prod(axes, keepdim=keepdim)
 
 
 @lowers(aten.trace.default)

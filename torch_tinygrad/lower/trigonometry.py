@@ -87,8 +87,10 @@ def atanh(x: Tensor) -> Tensor:
 
 
 def sinc(x: Tensor) -> Tensor:
+    """Zero at whole numbers, where the sine of a rounded angle is not."""
+    sine = angles.sin_of_turns(x) if angles.has_doubles() else m.sin_pi(x - 2.0 * m.round_even(x * 0.5))
     angle = x * math.pi
-    return x.eq(0).where(1.0, angles.sin(angle) / angle)
+    return (m.absolute(x) < 1e-30).where(1.0, sine / angle)
 
 
 def hypot(a: Tensor, b: Tensor) -> Tensor:

@@ -1,148 +1,150 @@
-"""Bessel functions of the first, second and third kind: Chebyshev series of smooth parts of PyTorch's float64 values,
-near zero in x*x beside the logarithm and the pole, far from it in 1/x beside the oscillation or the decay."""
+"""Bessel functions of the first and second kind: near zero polynomials in x*x, without the first zero, and a logarithm
+and a pole beside them; further out in 1/x, beside the oscillation."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
 import torch
 from tinygrad import Tensor
 
-from torch_tinygrad.lower import angles
-from torch_tinygrad.lower import elementary as e
-from torch_tinygrad.lower import maths as m
-from torch_tinygrad.lower.maths import constant, polynomial
-from torch_tinygrad.lower.pointwise import register_unary
-from torch_tinygrad.lower.special import chebyshev, clenshaw, i0e, i1e, in_double
+from .. import angles
+from .. import elementary as e
+from .. import maths as m
+from ..fits import evaluated, exactly, fitted, number
+from ..maths import constant, polynomial
+from ..pairs import Pair
+from ..pointwise import register_unary
+from ..special import in_double, in_kind
 
 aten = torch.ops.aten
-J, Y = (torch.special.bessel_j0, torch.special.bessel_j1), (torch.special.bessel_y0, torch.special.bessel_y1)
-I, K = (torch.special.i0, torch.special.i1), (torch.special.modified_bessel_k0, torch.special.modified_bessel_k1)
-SCALED_K = (torch.special.scaled_modified_bessel_k0, torch.special.scaled_modified_bessel_k1)
 
-# Where the series in x*x ends and the one in 1/x begins, as in PyTorch, whose values differ a little on the two sides.
-WAVES_FROM, DECAY_FROM = 5.0, 2.0
+# Where waves begin.
+WAVES_FROM = 5.0
 
 
-def series(function: Callable, high: float) -> Callable[[Tensor], Tensor]:
-    """A function of float64 tensors on [0, high], for tinygrad tensors."""
-    return lambda t: clenshaw(t * (2 / high) - 1.0, chebyshev(function, 0.0, high))
+@functools.cache
+def zero_of_first(order: int) -> Callable:
+    """The first zero after 0."""
+    return functools.cache(lambda mp: mp.besseljzero(order, 1))
 
 
-def of_root(function: Callable) -> Callable:
-    return lambda t: function(t.sqrt())
+def _first_near(order: int) -> Callable:
+    """J(x) / x**order / (x*x - zero**2) in z = x*x."""
+    return lambda mp, z: mp.besselj(order, mp.sqrt(z)) / mp.sqrt(z) ** order / (z - zero_of_first(order)(mp) ** 2)
 
 
-def phase(order: int) -> float:
-    return (2 * order + 1) * math.pi / 4
+def _second_near(order: int) -> Callable:
+    """What Y has beside the logarithm and the pole, divided by x**order, in z = x*x."""
+
+    def value(mp, z):
+        x = mp.sqrt(z)
+        rest = mp.bessely(order, x) - 2 / mp.pi * mp.log(x) * mp.besselj(order, x)
+        return (rest + 2 / mp.pi / x) / x if order else rest
+
+    return value
 
 
-def amplitude(order: int, quadrature: bool) -> Callable:
+def _amplitude(order: int, quadrature: bool) -> Callable:
     """P (or Q * x / 5) of J = sqrt(2 / (pi x)) (P cos - Q sin), Y = sqrt(2 / (pi x)) (P sin + Q cos), in (5 / x)**2."""
 
-    def part(t: torch.Tensor) -> torch.Tensor:
-        x = WAVES_FROM / t.sqrt()
-        angle, root = x - phase(order), (x * (math.pi / 2)).sqrt()
-        j, y = J[order](x) * root, Y[order](x) * root
+    def part(mp, t):
+        x = WAVES_FROM / mp.sqrt(t)
+        angle, root = x - (2 * order + 1) * mp.pi / 4, mp.sqrt(x * mp.pi / 2)
+        j, y = mp.besselj(order, x) * root, mp.bessely(order, x) * root
         if quadrature:
-            return (y * angle.cos() - j * angle.sin()) * x / WAVES_FROM
-        return j * angle.cos() + y * angle.sin()
+            return (y * mp.cos(angle) - j * mp.sin(angle)) * x / WAVES_FROM
+        return j * mp.cos(angle) + y * mp.sin(angle)
 
     return part
 
 
-FIRST_NEAR = (series(of_root(J[0]), WAVES_FROM**2), series(of_root(lambda x: J[1](x) / x), WAVES_FROM**2))
-SECOND_NEAR = (
-    series(of_root(lambda x: Y[0](x) - 2 / math.pi * x.log() * J[0](x)), WAVES_FROM**2),
-    series(of_root(lambda x: (Y[1](x) - 2 / math.pi * (x.log() * J[1](x) - 1 / x)) / x), WAVES_FROM**2),
-)
-IN_PHASE = tuple(series(amplitude(order, False), 1.0) for order in (0, 1))
-QUADRATURE = tuple(series(amplitude(order, True), 1.0) for order in (0, 1))
+FIRST_NEAR, SECOND_NEAR = (tuple(form(order) for order in (0, 1)) for form in (_first_near, _second_near))
+IN_PHASE, QUADRATURE = (tuple(_amplitude(order, q) for order in (0, 1)) for q in (False, True))
 
 
-def near_and_far(x: Tensor, border: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether x is near, and x for each of the two series, which sees nothing from beyond its border."""
-    is_near = x <= border
-    return is_near, is_near.where(x, border), is_near.where(border, x)
+def near_and_far(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether x is near, and x for each of the two forms, which sees nothing from beyond its border."""
+    is_near = x <= WAVES_FROM
+    return is_near, is_near.where(x, WAVES_FROM), is_near.where(WAVES_FROM, x)
 
 
 def waves(order: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """P and Q, each with its scale, and the sine and cosine they go with."""
+    """P and Q, each with its scale, and the sine and cosine they go with: of x less pi/4 or 3 pi/4, by those of x."""
     inverse = WAVES_FROM / x
-    square, scale = inverse * inverse, (2 / math.pi / x).sqrt()
-    angle = x - constant(phase(order), x.dtype)
-    return (
-        IN_PHASE[order](square) * scale,
-        QUADRATURE[order](square) * inverse * scale,
-        angles.sin(angle),
-        angles.cos(angle),
-    )
+    at, scale = 2.0 * inverse * inverse - 1.0, (1 / math.pi / x).sqrt()
+    p, q = (evaluated(at, fitted(form[order], 0.0, 1.0), Pair, 1).rounded for form in (IN_PHASE, QUADRATURE))
+    sine, cosine = angles.sin(x), angles.cos(x)
+    turned = (-sine - cosine, sine - cosine) if order else (sine - cosine, sine + cosine)
+    return p * scale, q * inverse * scale, *turned
 
 
-def first_near(order: int, x: Tensor) -> Tensor:
-    value = FIRST_NEAR[order](x * x)
-    return value * x if order else value
+def of_square(x: Tensor, kind: type[Pair]) -> Pair:
+    """x*x from 0 to 32 as -1 to 1."""
+    return kind.product(x, x).scaled(1 / 16) + kind.single(constant(-1.0, x.dtype))
 
 
-def first_kind(order: int, x: Tensor) -> Tensor:
-    is_near, near, far = near_and_far(m.absolute(x), WAVES_FROM)
-    p, q, sine, cosine = waves(order, far)
-    value = is_near.where(first_near(order, near), p * cosine - q * sine)
-    return m.copysign(constant(1.0, x.dtype), x) * value if order else value
+def first_near(order: int, x: Tensor, kind: type[Pair]) -> Pair:
+    """By the distances from the zeros."""
+    zero = number(exactly(zero_of_first(order)), x.dtype, kind)
+    value = evaluated(of_square(x, kind), fitted(FIRST_NEAR[order], 0.0, 32.0), kind, EXACT_STEPS)
+    value = value * (kind.single(x) - zero) * (kind.single(x) + zero)
+    return value.times(x) if order else value
 
 
-def second_kind(order: int, x: Tensor) -> Tensor:
-    is_near, near, far = near_and_far(x, WAVES_FROM)
-    p, q, sine, cosine = waves(order, far)
-    regular = SECOND_NEAR[order](near * near)
-    singular = e.log(near) * first_near(order, near)
-    if order:
-        regular, singular = regular * near, singular - near.reciprocal()
-    value = is_near.where(regular + 2 / math.pi * singular, p * sine + q * cosine)
-    return x.eq(0).where(-m.INF, (x < 0).where(m.NAN, value))
+EXACT_STEPS = 5
 
 
-THIRD_NEAR = (
-    series(of_root(lambda x: K[0](x) + (x / 2).log() * I[0](x)), DECAY_FROM**2),
-    series(of_root(lambda x: x * (K[1](x) - (x / 2).log() * I[1](x))), DECAY_FROM**2),
-)
+def first_kind(order: int):
+    @in_kind
+    def compute(x: Tensor, kind: type[Pair]) -> Tensor:
+        is_near, near, far = near_and_far(m.absolute(x))
+        p, q, sine, cosine = waves(order, far)
+        value = is_near.where(first_near(order, near, kind).rounded, p * cosine - q * sine)
+        return m.copysign(constant(1.0, x.dtype), x) * value if order else value
+
+    return compute
 
 
-def decay(function: Callable) -> Callable[[Tensor], Tensor]:
-    return series(lambda t: function(1 / t) / t.sqrt(), 1 / DECAY_FROM)
+def over_turn(mp):
+    return 2 / mp.pi
 
 
-THIRD_FAR = tuple(map(decay, SCALED_K))
+def second_kind(order: int):
+    @in_kind
+    def compute(x: Tensor, kind: type[Pair]) -> Tensor:
+        is_near, near, far = near_and_far(x)
+        p, q, sine, cosine = waves(order, far)
+        inner = (near > 0).where(near, 1.0)
+        regular = evaluated(of_square(inner, kind), fitted(SECOND_NEAR[order], 0.0, 32.0), kind, EXACT_STEPS)
+        singular = e.log_pair(inner, kind) * first_near(order, inner, kind)
+        tiny = inner < 1e-290
+        if order:
+            regular = regular.times(inner)
+            singular = singular - kind.single(constant(1.0, x.dtype)) / kind.single(tiny.where(1.0, inner))
+        found = (regular + singular * number(exactly(over_turn), x.dtype, kind)).rounded
+        found = tiny.where(-2 / math.pi / inner, found) if order else found
+        value = is_near.where(found, p * sine + q * cosine)
+        return x.eq(0).where(-m.INF, (x > 0).where(value, m.NAN))
 
-
-def third_kind(order: int, x: Tensor, scaled: bool) -> Tensor:
-    is_near, near, far = near_and_far(x, DECAY_FROM)
-    growth = e.exp(near)
-    regular, logarithm = THIRD_NEAR[order](near * near), e.log(near) - math.log(2)
-    low = regular / near + logarithm * i1e(near) * growth if order else regular - logarithm * i0e(near) * growth
-    high = THIRD_FAR[order](far.reciprocal()) / far.sqrt()
-    value = is_near.where(low * growth if scaled else low, high if scaled else high * e.exp(-far))
-    return x.eq(0).where(m.INF, (x < 0).where(m.NAN, value))
+    return compute
 
 
 def spherical_first(x: Tensor) -> Tensor:
     """sin(x) / x, by its series near zero."""
-    terms = [(-1) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1)]
+    terms = [(-1) ** k / math.factorial(2 * k + 1) for k in range(8, -1, -1)]
     value = (m.absolute(x) < 0.5).where(polynomial(x * x, terms), angles.sin(x) / x)
     return m.absolute(x).eq(m.INF).where(0.0, value)
 
 
 UNARY = {
-    aten.special_bessel_j0: lambda x: first_kind(0, x),
-    aten.special_bessel_j1: lambda x: first_kind(1, x),
-    aten.special_bessel_y0: lambda x: second_kind(0, x),
-    aten.special_bessel_y1: lambda x: second_kind(1, x),
-    aten.special_modified_bessel_k0: lambda x: third_kind(0, x, scaled=False),
-    aten.special_modified_bessel_k1: lambda x: third_kind(1, x, scaled=False),
-    aten.special_scaled_modified_bessel_k0: lambda x: third_kind(0, x, scaled=True),
-    aten.special_scaled_modified_bessel_k1: lambda x: third_kind(1, x, scaled=True),
-    aten.special_spherical_bessel_j0: spherical_first,
+    aten.special_bessel_j0: first_kind(0),
+    aten.special_bessel_j1: first_kind(1),
+    aten.special_bessel_y0: second_kind(0),
+    aten.special_bessel_y1: second_kind(1),
+    aten.special_spherical_bessel_j0: in_double(spherical_first),
 }
 for _op, _compute in UNARY.items():
-    register_unary(_op.default, in_double(_compute))
+    register_unary(_op.default, _compute)

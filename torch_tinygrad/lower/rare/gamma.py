@@ -1,4 +1,4 @@
-"""Functions summed until they converge, element by element: incomplete gamma functions, Hurwitz' zeta; and Airy's."""
+"""Functions summed until they converge, element by element: incomplete gamma functions, Hurwitz' zeta."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from tinygrad import Tensor, dtypes
 from torch_tinygrad.kernels.arrays import zeros
 
 from ...kernels.loops import Loops, Value, run_each
-from .. import angles
 from .. import elementary as e
 from .. import maths as m
+from ..gammas import lgamma
 from ..maths import operands, polynomial, widest_float
-from ..pointwise import register_unary
+from ..pairs import single
 from ..registry import lowers
-from ..special import ABOUT_TWO, in_double, lgamma
 
 aten = torch.ops.aten
 MOST_TERMS = 2000
@@ -81,6 +80,17 @@ def fraction(a: Tensor, x: Tensor) -> Tensor:
 
 # What is left after these terms for x up to UPPER_SERIES_ENDS is below a double's last digit.
 UPPER_SERIES_ENDS, UPPER_TERMS = 1.1, 22
+
+
+# lgamma(2 + z) = z * P(z) for |z| <= 1/2: Taylor's series, whose coefficients are values of the zeta function.
+EULER = 0.57721566490153286061
+ABOUT_TWO = [
+    *(
+        (-1) ** k / k * torch.special.zeta(torch.tensor(float(k), dtype=torch.float64), 2.0).item()
+        for k in range(28, 1, -1)
+    ),
+    1.0 - EULER,
+]
 
 
 def log_gamma_of_next(a: Tensor) -> Tensor:
@@ -161,6 +171,9 @@ def power_sum(exponent: Tensor, q: Tensor, last: Tensor) -> Tensor:
     return run_each("power_sum", body, zeros(tuple(q.shape), q.dtype), exponent, q, last)
 
 
+PLAIN_TERMS = 9
+
+
 @lowers(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
 def zeta(x, q, *, meta):
     """The sum of (q+k)**-x: terms until the base is above 9, the rest by Euler and Maclaurin's formula."""
@@ -170,11 +183,18 @@ def zeta(x, q, *, meta):
     whole = m.floor(x).eq(x)
     pole = m.less_equal(q, q.const_like(0)) & m.floor(q).eq(q)
     plain = (x > 1) & ((q > 0) | (whole & ~pole)) & (q > -(2.0**24)) & (q < m.INF) & (x < m.INF)
-    power, start = plain.where(x, 2.0).contiguous(), plain.where(q, 1.0).contiguous()
-    last = (m.floor(9.0 - start) + 1.0).maximum(9.0).cast(dtypes.int32).contiguous()
-    end = start + last.cast(start.dtype)
-    term = e.power_size(end, -power)
-    total = power_sum(power, start, last) + term * end / (power - 1.0) - 0.5 * term
+    power, shift = plain.where(x, 2.0), plain.where(q, 1.0)
+    # bases below zero one by one, then some above it, each with all digits
+    below = (shift < 0).where(-m.floor(shift), 0.0)
+    start = (shift < 0).where(shift - m.floor(shift), shift)
+    last = (below - 1.0).maximum(0.0).cast(dtypes.int32)
+    negative = (shift < 0).where(power_sum(*(t.contiguous() for t in (power, shift, last))), 0.0)
+    terms = [e.power_size(start + float(k), -power) for k in range(PLAIN_TERMS + 1)]
+    term, end = terms[-1], start + float(PLAIN_TERMS)
+    total = single(term * (end / (power - 1.0) - 0.5)) + single(term)
+    for following in terms[-2::-1]:
+        total = total + single(following)
+    total = total.rounded + negative
     rising, scaled = power, term / end
     for k, coefficient in enumerate(EULER_MACLAURIN):
         total = total + rising * scaled * coefficient
@@ -183,56 +203,3 @@ def zeta(x, q, *, meta):
     total = plain.where(total, m.NAN)
     total = (x.eq(m.INF) & (q > 1)).where(0.0, (q.eq(m.INF) & (x > 1)).where(0.0, total))
     return x.eq(1).where(m.INF, ((x > 1) & pole).where(m.INF, total))
-
-
-# Airy's function (Cephes): rational functions of 1/zeta, with zeta = 2/3 |x|**1.5, beyond 2.09 on either side.
-AIRY_RIGHT = (
-    [3.46538101525629032477e-01, 1.20075952739645805542e01, 7.62796053615234516538e01, 1.68089224934630576269e02,
-     1.59756391350164413639e02, 7.05360906840444183113e01, 1.40264691163389668864e01, 9.99999999999999995305e-01],
-    [5.67594532638770212846e-01, 1.47562562584847203173e01, 8.45138970141474626562e01, 1.77318088145400459522e02,
-     1.64234692871529701831e02, 7.14778400825575695274e01, 1.40959135607834029598e01, 1.00000000000000000470e00],
-)  # fmt: skip
-AIRY_COSINE = (
-    [-1.31696323418331795333e-01, -6.26456544431912369773e-01, -6.93158036036933542233e-01, -2.79779981545119124951e-01,
-     -4.91900132609500318020e-02, -4.06265923594885404393e-03, -1.59276496239262096340e-04, -2.77649108155232920844e-06,
-     -1.67787698489114633780e-08],
-    [1.33560420706553243746e01, 3.26825032795224613948e01, 2.67367040941499554804e01, 9.18707402907259625840e00,
-     1.47529146771666414581e00, 1.15687173795188044134e-01, 4.40291641615211203805e-03, 7.54720348287414296618e-05,
-     4.51850092970580378464e-07],
-)  # fmt: skip
-AIRY_SINE = (
-    [1.97339932091685679179e-02, 3.91103029615688277255e-01, 1.06579897599595591108e00, 9.39169229816650230044e-01,
-     3.51465656105547619242e-01, 6.33888919628925490927e-02, 5.85804113048388458567e-03, 2.82851600836737019778e-04,
-     6.98793669997260967291e-06, 8.11789239554389293311e-08, 3.41551784765923618484e-10],
-    [9.30892908077441974853e00, 1.98352928718312140417e01, 1.55646628932864612953e01, 5.47686069422975497931e00,
-     9.54293611618961883998e-01, 8.64580826352392193095e-02, 4.12656523824222607191e-03, 1.01259085116509135510e-04,
-     1.17166733214413521882e-06, 4.91834570062930015649e-09],
-)  # fmt: skip
-ROOT_PI_INVERSE = 5.64189583547756286948e-01
-AIRY_AT_ZERO, AIRY_SLOPE_AT_ZERO = 0.355028053887817239260, 0.258819403792806798405
-AIRY_TERMS = 24
-
-
-def airy_ai(x: Tensor) -> Tensor:
-    far = m.absolute(x) > 2.0
-    size = far.where(m.absolute(x), 2.0)
-    zeta = size * size.sqrt() * 2.0 / 3.0
-    inverse, root = zeta.reciprocal(), size.sqrt().sqrt()
-    right = polynomial(inverse, AIRY_RIGHT[0]) / polynomial(inverse, AIRY_RIGHT[1])
-    right = ROOT_PI_INVERSE * right / (2.0 * root * e.exp(zeta))
-    square, angle = inverse * inverse, zeta + 0.25 * math.pi
-    cosine = 1.0 + square * polynomial(square, AIRY_COSINE[0]) / polynomial(square, AIRY_COSINE[1])
-    sine = inverse * polynomial(square, AIRY_SINE[0]) / polynomial(square, AIRY_SINE[1])
-    left = ROOT_PI_INVERSE / root * (angles.sin(angle) * cosine - angles.cos(angle) * sine)
-    near = (m.absolute(x) < 2.1).where(x, 0.0)
-    cube = near * near * near
-    even = odd = 1.0
-    for k in range(AIRY_TERMS, 0, -1):
-        even = 1.0 + cube * even / ((3.0 * k - 1.0) * 3.0 * k)
-        odd = 1.0 + cube * odd / (3.0 * k * (3.0 * k + 1.0))
-    middle = AIRY_AT_ZERO * even - AIRY_SLOPE_AT_ZERO * near * odd
-    value = (x < -2.09).where(left, (x < 2.09).where(middle, (x > 103.892).where(0.0, right)))
-    return (m.absolute(x).eq(m.INF) | x.isnan()).where(m.NAN, value)
-
-
-register_unary(aten.special_airy_ai.default, in_double(airy_ai))
