@@ -139,7 +139,6 @@ def test_state_saved_on_one_device_is_loaded_on_another(tmp_path):
     torch.testing.assert_close(trained({}, there), trained(there, {}), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(is_host(), reason="tests/networks trains them there")
 @pytest.mark.parametrize(
     "make, batch",
     [
