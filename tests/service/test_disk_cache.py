@@ -62,6 +62,29 @@ def test_second_process_compiles_nothing(filled):
     assert second["kernels"] == first["kernels"] and second["bytes_moved"] == first["bytes_moved"]
 
 
+def test_what_moves_may_begin_elsewhere_in_another_process(tmp_path):
+    """A program whose offset is an input is kept with where it lay: a second process finds it at another position."""
+    program = """
+import json, torch
+cache, seen = torch.zeros(40, device="tiny"), []
+for position in {positions}:
+    cache[position : position + 2] += position + 1.5
+    seen.append(cache.tolist())
+print(json.dumps({{"seen": seen, **torch.tiny.stats()}}))
+"""
+    loads = []
+    for positions in ((3, 4, 6, 9), (30, 11, 7, 20)):
+        reference, expected = [0.0] * 40, []
+        for position in positions:
+            for i in (position, position + 1):
+                reference[i] += position + 1.5
+            expected.append(list(reference))
+        done = outcome(tmp_path / "programs", program.format(positions=positions))
+        assert done["seen"] == expected
+        loads.append(done["loads"])
+    assert loads[0] == 0 and loads[1] > 0
+
+
 def test_folder_and_files_are_this_user_s_alone(filled):
     folder, _ = filled
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -78,7 +78,7 @@ class Search {
  private:
   // Numbers and offsets that differ from those seen before become inputs from now on.
   void widen() {
-    for (const Entry& entry : family_.entries) family_.varying.widen(trace_, entry.compiled, inputs);
+    for (const Entry& entry : family_.entries) family_.varying.widen(trace_, entry.inputs, inputs);
     if (!family_.seen.numbers.empty() || !family_.seen.offsets.empty()) family_.varying.widen(trace_, family_.seen, inputs);
     if (like_ != nullptr) family_.varying.widen(trace_, Inputs::of(*like_), inputs);
   }
@@ -95,7 +95,7 @@ class Search {
       if (debug_level() >= 1) std::fprintf(stderr, "tiny: not compiled: %s\n", answer->failure.c_str());
       return nullptr;
     }
-    note_constants(*answer->program, request->inputs, request->varying);
+    note_compiled_for(*answer->program, request->inputs, request->varying);
     save_program(request->name, *answer->program);
     add_program(family_, answer->program, request->inputs, request->varying);
     Entry* entry = family_.find(trace_, inputs);  // its numbers may have changed since
@@ -113,7 +113,7 @@ class Search {
 
   Entry* compiled() {
     auto program = compile(trace_, family_.varying.numbers, family_.varying.moves.group);
-    note_constants(*program, inputs, family_.varying);
+    note_compiled_for(*program, inputs, family_.varying);
     save_program(name_, *program);
     way = Way::Compile;
     return &add_program(family_, std::move(program), inputs, family_.varying);

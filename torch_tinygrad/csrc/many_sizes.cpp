@@ -70,7 +70,7 @@ Entry* resized(Family& family, const SizeFamily& sizes, const Trace& trace, cons
     const Varying varying{family.varying.numbers, {}};
     program->storage_sizes.clear();
     for (const StoragePtr& storage : trace.storages) program->storage_sizes.push_back(static_cast<int64_t>(storage->nbytes));
-    note_constants(*program, inputs, varying);
+    note_compiled_for(*program, inputs, varying);
     Entry& entry = add_program(family, program, inputs, varying);
     entry.contest = std::make_shared<Contest>();
     return &entry;
@@ -125,7 +125,7 @@ void look_for_rival(Entry& entry, const Trace& trace, const Hash& key, const Inp
     std::optional<Answer> answer = take_answer(*contest.request, trace.device);
     if (!answer) return;
     if (answer->program == nullptr) return entry.contest.reset();
-    note_constants(*answer->program, inputs, varying);
+    note_compiled_for(*answer->program, inputs, varying);
     save_program(*contest.request, *answer->program);
     stats().compiles++;
     return enter_contest(entry, std::move(answer->program));

@@ -30,6 +30,8 @@ struct Program {
 
   std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
   Hash constants;                // of the numbers and offsets it was compiled for
+  // Where the first region of each group that moves lay when it was compiled, in bytes: what it is run with is how far from there.
+  std::vector<int64_t> leaders;
   int64_t kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
   std::vector<std::string> description;  // a line a step

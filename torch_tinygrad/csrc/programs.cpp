@@ -128,8 +128,10 @@ Hash name_of(const Hash& key, const Varying& varying, const Inputs& inputs) {
   return name;
 }
 
-void note_constants(Program& program, const Inputs& inputs, const Varying& varying) {
+void note_compiled_for(Program& program, const Inputs& inputs, const Varying& varying) {
   program.constants = constants_of(inputs, lifted_in(program, inputs.numbers.size()), varying.moves);
+  program.leaders.clear();
+  for (uint32_t leader : varying.moves.leaders) program.leaders.push_back(inputs.offsets[leader]);
 }
 
 bool has_constants(const Program& program, const Inputs& inputs, const Varying& varying) {
@@ -150,7 +152,7 @@ Entry& add_program(Family& family, std::shared_ptr<Program> program, Inputs inpu
 }
 
 void enter_contest(Entry& entry, std::shared_ptr<Program> rival) {
-  if (lifted_in(*rival, entry.compiled.numbers.size()) != entry.lifted) return entry.contest.reset();
+  if (lifted_in(*rival, entry.inputs.numbers.size()) != entry.lifted) return entry.contest.reset();
   entry.contest->request.reset();
   entry.contest->rival = std::move(rival);
 }
@@ -186,9 +188,9 @@ void note_sight(Family& family, Inputs inputs) {
 
 std::vector<Number> arguments_of(const Inputs& inputs, const Entry& entry) {
   std::vector<Number> numbers = inputs.numbers;
-  for (uint32_t leader : entry.moves.leaders) {
+  for (size_t group = 0; group < entry.moves.leaders.size(); group++) {
     Number shift{};
-    shift.i = inputs.offsets[leader] - entry.compiled.offsets[leader];
+    shift.i = inputs.offsets[entry.moves.leaders[group]] - entry.program->leaders[group];
     numbers.push_back(shift);
   }
   return numbers;

@@ -51,7 +51,7 @@ struct Contest {
 struct Entry {
   std::shared_ptr<Program> program;
   std::vector<bool> lifted;
-  Inputs compiled;  // the inputs it was compiled with
+  Inputs inputs;  // that it was compiled or found with
   Moves moves;
   uint64_t last_use = 0;
   std::shared_ptr<Contest> contest = nullptr;  // where the program is one for many sizes, until it is decided
@@ -89,11 +89,13 @@ Family& family_of(const Hash& key, const Trace& trace);
 // The name of a family's program that has `varying` as inputs, and `inputs` otherwise as constants.
 Hash name_of(const Hash& key, const Varying& varying, const Inputs& inputs);
 
-// Takes a program up that was compiled with `inputs`. Those it supersedes go.
+// Takes a program up that fits `inputs`. Those it supersedes go.
 Entry& add_program(Family& family, std::shared_ptr<Program> program, Inputs inputs, const Varying& varying);
 
-// Sets what the program was compiled for; false where that is not what it says itself.
-void note_constants(Program& program, const Inputs& inputs, const Varying& varying);
+// Notes what a program was compiled for.
+void note_compiled_for(Program& program, const Inputs& inputs, const Varying& varying);
+
+// Whether a program was compiled for these numbers and offsets, but for those that vary.
 bool has_constants(const Program& program, const Inputs& inputs, const Varying& varying);
 
 // Notes that a family came without a program. What was seen only once is forgotten where that would take too much memory.
