@@ -35,6 +35,35 @@ def test_narrow_integers_wrap_before_they_are_used(dtype):
     both(run)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_short_integers_wrap_before_they_are_used(dtype):
+    """By what reads them in the same kernel: C computes with them as ints."""
+    ends = torch.iinfo(dtype)
+    numbers = torch.linspace(ends.min, ends.max, 8).to(dtype)
+
+    def run(device):
+        a, b = numbers.to(device), numbers.flip(0).to(device)
+        made = (lambda: a << 1), (lambda: a + b), (lambda: a * b), (lambda: a - b), (lambda: -a)
+        read = (
+            torch.sum,
+            torch.Tensor.int,
+            (lambda x: x.view(torch.int32 if x.element_size() == 2 else torch.int16) * 1),
+        )
+        return [reads(makes()) for makes in made for reads in read]
+
+    both(run)
+
+
+def test_parts_of_integers_wrap_before_they_are_put_together():
+    def run(device):
+        whole = torch.full((1,), -3, dtype=torch.int16, device=device)
+        parts = torch.tensor([4, 5], dtype=torch.uint8, device=device)
+        whole.view(torch.uint8).index_put_((torch.arange(2, device=device),), parts, accumulate=True)
+        return torch.where(whole > 5, whole, whole + 1)
+
+    both(run)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.uint8])
 def test_unique_values_of_unsigned_integers(dtype):
     def run(device):

@@ -12,8 +12,9 @@ from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 
 from .registry import correction, wrap
 
-UNSIGNED_ALIKE = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG}  # the same bits, signed or not
+UNSIGNED_ALIKE = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.SHL}  # the same bits, signed or not
 WRAPS = {dtypes.int32: dtypes.uint32, dtypes.int64: dtypes.uint64}
+SHORT = (dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16)
 
 
 def _with_subclasses(renderer: type[CStyleLanguage]) -> list[type[CStyleLanguage]]:
@@ -88,6 +89,16 @@ def integers_wrap_inside_a_kernel() -> None:
     wrap(CStyleLanguage, "_render", _render)
 
 
+@correction("0.14.0", "operators/test_integers.py::test_short_integers_wrap_before_they_are_used")
+def short_integers_wrap_before_they_are_used() -> None:
+    """C computes with short integers as ints, and what reads them in the same expression sees bits that they do not have."""
+    _write_first(PatternMatcher([(UPat(tuple(UNSIGNED_ALIKE), SHORT, name="x"), _cut)]))
+
+
+def _cut(ctx: CStyleLanguage, x: UOp) -> str | None:
+    return None if isinstance(ctx, WGSLRenderer) or x.max_numel() > 1 else _as_unsigned(ctx, x, dtypes.uint32)
+
+
 def _wrapping(uops: list[UOp]) -> set[UOp]:
     """Sums and products of loaded integers that are values, not indices, which do not overflow, and rely on that."""
     loaded: set[UOp] = set()
@@ -114,7 +125,11 @@ def _render(plain: Callable) -> Callable:
 def _wrapped(ctx: CStyleLanguage, x: UOp) -> str | None:
     if x not in ctx.wrapping or x.max_numel() > 1:
         return None
-    unsigned = ctx.render_dtype(WRAPS[x.dtype])
+    return _as_unsigned(ctx, x, WRAPS[x.dtype])
+
+
+def _as_unsigned(ctx: CStyleLanguage, x: UOp, wide: DType) -> str:
+    unsigned = ctx.render_dtype(wide)
     return f"(({ctx.render_type(x)})({ctx.code_for_op[x.op](*(f'({unsigned})({ctx[v]})' for v in x.src), x.dtype)}))"
 
 
