@@ -5,7 +5,8 @@
     python -m tests.fuzz --sizes       programs for any size, at one size after another
 
 Programs run in a worker process, in batches, so that a crash or a hang costs one program and is reported like any
-other difference. Exits with 1 when something was found.
+other difference. What they compile is kept on disk, and every second one finds there what others left. Exits with 1 when
+something was found.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -27,9 +29,12 @@ def work(first: int, count: int, steps: int) -> None:
     """Runs seeds in turn, a JSON line each: what began, and how it ended."""
     from tests.grammar import random_program
     from tests.programs import Different, fails, minimal
+    from torch_tinygrad import _C
 
     for seed in range(first, first + count):
         print(json.dumps({"began": seed}), flush=True)
+        if seed % 2:
+            _C.clear_programs()
         try:
             print(json.dumps({"seed": seed, "steps": len(random_program(seed, steps).lines)}), flush=True)
         except Different as different:
@@ -135,6 +140,13 @@ def main() -> int:
     if options.worker:
         work(*options.worker, options.steps)
         return 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCH_TINY_CACHE"] = folder
+        return search(options, kind)
+
+
+def search(options: argparse.Namespace, kind: str) -> int:
+    """Draws programs until the time is up."""
     deadline = time.monotonic() + options.minutes * 60
     programs = steps = found = 0
     seed, shown = options.seed, time.monotonic()
