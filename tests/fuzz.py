@@ -5,8 +5,8 @@
     python -m tests.fuzz --sizes       programs for any size, at one size after another
 
 Programs run in a worker process, in batches, so that a crash or a hang costs one program and is reported like any
-other difference. What they compile is kept on disk, and every second one finds there what others left. Exits with 1 when
-something was found.
+other difference. What they compile is kept on disk, and every second one finds there what others left. Exits with 1
+when something was found.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def integers_wrap_inside_a_kernel() -> None:
 
 @correction("0.14.0", "operators/test_integers.py::test_short_integers_wrap_before_they_are_used")
 def short_integers_wrap_before_they_are_used() -> None:
-    """C computes with short integers as ints: what reads them in the same expression sees bits that they do not have."""
+    """C computes with short integers as ints: what reads them in the same expression sees bits they do not have."""
     _write_first(PatternMatcher([(UPat(tuple(UNSIGNED_ALIKE), SHORT, name="x"), _cut)]))
 
 
