@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -139,34 +140,10 @@ void GraphBackward::let_go() {
   arguments_.clear();
 }
 
+// Also called when it is destroyed: what is inside may have other owners.
 void GraphBackward::release_variables() {
-  if (is_appended_) {
-    is_released_ = true;
-    return let_go();
-  }
-  // As the engine does with each node.
-  std::unordered_set<Node*> seen;
-  std::vector<Node*> left;
-  for (const Edge& edge : next_edges()) seen.insert(edge.function.get());
-  auto visit = [&](const Edge& edge) {
-    if (edge.function && seen.insert(edge.function.get()).second) left.push_back(edge.function.get());
-  };
-  for (const Edge& edge : inside_) visit(edge);
-  while (!left.empty()) {
-    Node* node = left.back();
-    left.pop_back();
-    for (const Edge& edge : node->next_edges()) visit(edge);
-    node->release_variables();
-  }
-  auto candidate = std::move(candidate_);
-  if (!candidate) return;
-  // What nothing but autograd held is free now; where it is not, the graph had another effect.
-  std::vector<bool> is_result(storages_.size());
-  for (const auto& result : recording_->results)
-    if (result.kind == Recording::Result::Kind::Made) is_result[result.index] = true;
-  for (size_t s = 0; s < storages_.size(); s++)
-    if (recording_->part.locals[s].given < 0 && !is_result[s] && storages_[s]->live) return;
-  owner_->keep(recording_, std::move(candidate));
+  is_released_ = is_appended_;
+  let_go();
 }
 
 // ---- a backward pass ---------------------------------------------------------------------------------------------
@@ -189,16 +166,18 @@ variable_list GraphBackward::apply(variable_list&& gradients) {
     }
     run_again();
   }
-  if (candidate_ || storages_.empty()) return run_inside(given, wanted);  // a second one: the first is kept
   const auto device = recording_->device;
   std::optional<Mark> mark;
-  {
+  if (!storages_.empty() && !torch::autograd::get_current_graph_task_keep_graph()) {
     DeviceLock lock;
     mark.emplace(trace_of(device));
   }
   variable_list results = run_inside(given, wanted);
+  if (!mark) return results;
   DeviceLock lock;
-  candidate_ = BackwardRecording::taken(*recording_, storages_, *mark, given, wanted, results);
+  auto recording = BackwardRecording::taken(*recording_, storages_, *mark, given, wanted, results);
+  // What nothing but autograd held is free now; where it is not, the graph had another effect.
+  if (recording && !recording_->is_held(storages_)) owner_->keep(recording_, std::move(recording));
   return results;
 }
 
@@ -340,8 +319,8 @@ variable_list GraphBackward::run_inside(const variable_list& gradients, const st
   variable_list results(wanted.size());
   if (roots.empty() || edges.empty()) return results;
   const WithoutHooks without(edges);
-  auto caught = torch::autograd::Engine::get_default_engine().execute(roots, given, /*keep_graph=*/true, at::GradMode::is_enabled(),
-                                                                     /*accumulate_grad=*/false, edges);
+  auto caught = torch::autograd::Engine::get_default_engine().execute(roots, given, torch::autograd::get_current_graph_task_keep_graph(),
+                                                                     at::GradMode::is_enabled(), /*accumulate_grad=*/false, edges);
   for (size_t i = 0, k = 0; i < wanted.size(); i++)
     if (wanted[i]) results[i] = std::move(caught[k++]);
   return results;

@@ -62,7 +62,6 @@ class GraphBackward final : public torch::autograd::Node {
   std::vector<Saved> saved_;                       // of one that was appended, by number of the storage
   std::vector<torch::autograd::Edge> inside_;      // of one that was recorded: of the results that need gradients
   std::vector<StoragePtr> storages_;               // of one that was recorded, by number
-  std::shared_ptr<BackwardRecording> candidate_;   // what a backward pass recorded
 };
 
 }  // namespace tiny

@@ -61,8 +61,8 @@ class RecordedGraph final : public GraphOwner, public std::enable_shared_from_th
 
  private:
   using Storages = std::unordered_map<Storage*, int>;
-  bool is_like(const Recording& recording, const py::tuple& arguments, std::vector<Storage*>& storages) const;
-  std::shared_ptr<Recording> find(const py::tuple& arguments, std::vector<Storage*>& storages) const;
+  bool is_like(const Recording& recording, const py::tuple& arguments, std::vector<Storage*>& storages, bool& is_known) const;
+  std::shared_ptr<Recording> find(const py::tuple& arguments, std::vector<Storage*>& storages, bool& is_known) const;
   std::shared_ptr<Recording> taken(const Begin& begin, const py::tuple& arguments, const py::object& results, Storages& numbers) const;
   std::optional<Recording::Result> result_of(const py::handle& value, const Recording& recording, const py::tuple& arguments,
                                              const Storages& numbers, std::vector<bool>& is_result) const;
@@ -74,12 +74,22 @@ class RecordedGraph final : public GraphOwner, public std::enable_shared_from_th
   py::function run_;
 };
 
+// The storages of a part that was just recorded, by number.
+std::vector<StoragePtr> in_order(const std::unordered_map<Storage*, int>& numbers) {
+  std::vector<StoragePtr> storages(numbers.size());
+  for (const auto& [storage, number] : numbers) storages[number] = StoragePtr::reclaim_copy(storage);
+  return storages;
+}
+
 const at::Tensor& tensor_at(const py::tuple& values, size_t i) { return THPVariable_Unpack(PyTuple_GET_ITEM(values.ptr(), i)); }
 
 // ---- appending ---------------------------------------------------------------------------------------------------
 
-bool RecordedGraph::is_like(const Recording& recording, const py::tuple& arguments, std::vector<Storage*>& storages) const {
+bool RecordedGraph::is_like(const Recording& recording, const py::tuple& arguments, std::vector<Storage*>& storages,
+                            bool& is_known) const {
   if (arguments.size() != recording.arguments.size()) return false;
+  is_known = true;
+  size_t local = 0;
   storages.assign(arguments.size(), nullptr);
   for (size_t i = 0; i < arguments.size(); i++) {
     PyObject* given = PyTuple_GET_ITEM(arguments.ptr(), i);
@@ -93,15 +103,21 @@ bool RecordedGraph::is_like(const Recording& recording, const py::tuple& argumen
     if (!is_tiny(t) || t.device().index() != recording.device || !argument->kind.is_of(t)) return false;
     if (t.requires_grad() != argument->requires_grad || is_forward_differentiated(t)) return false;
     storages[i] = storage_of(t);
-    if (!storages[i]->lost.empty() || !is_known_as_well(storages[i]->contents, argument->contents)) return false;
+    if (!storages[i]->lost.empty()) return false;
+    const bool is_checked = recording.part.locals[local++].is_checked;
+    if (is_known_as_well(storages[i]->contents, argument->contents)) continue;
+    if (is_checked) return false;
+    is_known = false;
   }
   return are_apart(storages);
 }
 
-std::shared_ptr<Recording> RecordedGraph::find(const py::tuple& arguments, std::vector<Storage*>& storages) const {
+std::shared_ptr<Recording> RecordedGraph::find(const py::tuple& arguments, std::vector<Storage*>& storages, bool& is_known) const {
   const Surroundings now = Surroundings::now();
   for (const auto& r : recordings_)
-    if (r->is_trusted && r->grad_mode == at::GradMode::is_enabled() && r->surroundings == now && is_like(*r, arguments, storages)) return r;
+    if (r->is_trusted && r->grad_mode == at::GradMode::is_enabled() && r->surroundings == now &&
+        is_like(*r, arguments, storages, is_known))
+      return r;
   return nullptr;
 }
 
@@ -112,10 +128,10 @@ py::object RecordedGraph::append(const py::tuple& arguments) {
   std::shared_ptr<Recording> r;
   std::vector<at::Tensor> made;
   std::vector<StoragePtr> storages;
-  bool full = false;
+  bool full = false, is_known = true;
   {
     DeviceLock lock;
-    r = find(arguments, given);
+    r = find(arguments, given, is_known);
     if (!r) return py::none();
     check_fork();
     c10::DeviceGuard guard(c10::Device(c10::DeviceType::PrivateUse1, r->device));
@@ -133,7 +149,7 @@ py::object RecordedGraph::append(const py::tuple& arguments) {
     for (size_t s = 0; s < storages.size(); s++)
       if (r->part.locals[s].given >= 0) storages[s] = StoragePtr::reclaim_copy(given[r->part.locals[s].given]);
     Trace& trace = trace_of(r->device);
-    r->part.append_to(trace, storages);
+    r->part.append_to(trace, storages, is_known);
     for (size_t i = 0; i < r->arguments.size(); i++)
       for (int64_t k = 0; r->arguments[i] && k < r->arguments[i]->versions; k++)
         tensor_at(arguments, i).unsafeGetTensorImpl()->bump_version();
@@ -245,22 +261,13 @@ std::shared_ptr<Recording> RecordedGraph::taken(const Begin& b, const py::tuple&
     r->backward = std::make_shared<BackwardRecordings>();
     return r;
   }
-  for (const auto& [storage, number] : numbers) {  // something else than the results holds it: the graph had another effect
-    if (r->part.locals[number].given < 0 && !is_result[number] && storage->live) return nullptr;
-  }
+  if (r->is_held(in_order(numbers))) return nullptr;  // the graph had another effect
   for (const auto& value : py::reinterpret_borrow<py::tuple>(results)) {
     if (!THPVariable_Check(value.ptr())) continue;
     const at::Tensor& t = THPVariable_Unpack(value.ptr());
     if (r->part.locals[numbers.at(storage_of(t))].given < 0 && t.storage().use_count() != 1) return nullptr;
   }
   return r;
-}
-
-// The storages of a part that was just recorded, by number.
-std::vector<StoragePtr> in_order(const std::unordered_map<Storage*, int>& numbers) {
-  std::vector<StoragePtr> storages(numbers.size());
-  for (const auto& [storage, number] : numbers) storages[number] = StoragePtr::reclaim_copy(storage);
-  return storages;
 }
 
 py::object RecordedGraph::end(const Begin& begin, const py::tuple& arguments, const py::object& results) {

@@ -144,6 +144,16 @@ size_t Recording::differentiable_results() const {
   return count;
 }
 
+bool Recording::is_held(c10::ArrayRef<StoragePtr> storages) const {
+  std::vector<bool> may_be(storages.size());
+  for (size_t s = 0; s < storages.size(); s++) may_be[s] = part.locals[s].given >= 0;
+  for (const Result& result : results)
+    if (result.kind == Result::Kind::Made) may_be[result.index] = true;
+  for (size_t s = 0; s < storages.size(); s++)
+    if (!may_be[s] && storages[s]->live) return true;
+  return false;
+}
+
 Storage* storage_of(const at::Tensor& tensor) { return storage_of(tensor.storage().data_ptr()); }
 
 bool is_known_as_well(const Contents& now, const Contents& then) {

@@ -96,6 +96,8 @@ struct Recording {
   bool is_pure() const;  // running it again would change nothing
   bool is_differentiable(size_t argument) const { return grad_mode && arguments[argument] && arguments[argument]->requires_grad; }
   size_t differentiable_results() const;
+  // Whether somebody still holds one of its storages that is neither an argument's nor a result's.
+  bool is_held(c10::ArrayRef<StoragePtr> storages) const;
 };
 
 // Shared by autograd's nodes, which may be the last to let go of it, without the interpreter lock.

@@ -47,7 +47,7 @@ class Taking {
   int local(Storage* storage, int given) {
     const auto [it, is_new] = numbers_.try_emplace(storage, static_cast<int>(part_.locals.size()));
     if (is_new) {
-      part_.locals.push_back({given, storage->nbytes, false, false, storage->contents});
+      part_.locals.push_back({given, storage->nbytes, false, false, false, storage->contents});
       part_.hash.add(static_cast<uint64_t>(given)), part_.hash.add(storage->nbytes);
     }
     return it->second;
@@ -92,7 +92,19 @@ class Taking {
         if (kept_.refs[r].kind == ArgRef::Kind::Region) part_.locals[kept_.regions[kept_.refs[r].index].storage].is_written = true;
       kept_.nodes.push_back(node);
     }
+    for (size_t n = kept_.nodes.size(); n-- > 0;) checks(kept_.nodes[n]);
     return true;
+  }
+
+  // Indices and other values that were looked at, and what they were computed from.
+  void checks(const Node& node) {
+    auto local = [&](uint32_t r) -> TracePart::Local* {
+      return kept_.refs[r].kind == ArgRef::Kind::Region ? &part_.locals[kept_.regions[kept_.refs[r].index].storage] : nullptr;
+    };
+    bool is_checked = !node.op->indices.empty() || node.op->check != nullptr;
+    for (uint32_t r = node.outs; r < node.end; r++) is_checked = is_checked || (local(r) != nullptr && local(r)->is_checked);
+    for (uint32_t r = node.args; is_checked && r < node.outs; r++)
+      if (local(r) != nullptr) local(r)->is_checked = true;
   }
 
   // Only what comes from the device's own generator, with nothing else taken in between.
@@ -134,7 +146,7 @@ std::optional<TracePart> TracePart::since(const Mark& mark, const Trace& trace, 
   return Taking(mark, trace, numbers).run(given);
 }
 
-void TracePart::append_to(Trace& trace, std::vector<StoragePtr>& storages) const {
+void TracePart::append_to(Trace& trace, std::vector<StoragePtr>& storages, bool is_known) const {
   for (size_t s = 0; s < storages.size(); s++) {
     if (storages[s] || !locals[s].is_used) continue;
     storages[s] = c10::make_intrusive<Storage>(trace.device, locals[s].nbytes);
@@ -172,7 +184,8 @@ void TracePart::append_to(Trace& trace, std::vector<StoragePtr>& storages) const
   }
   trace.bytes += nodes.bytes;
   for (size_t s = 0; s < storages.size(); s++)
-    if (locals[s].is_written) storages[s]->written_in = trace.serial, storages[s]->contents = locals[s].contents;
+    if (locals[s].is_written)
+      storages[s]->written_in = trace.serial, storages[s]->contents = is_known ? locals[s].contents : Contents::unknown();
   stats().nodes += static_cast<int64_t>(nodes.nodes.size());
 }
 

@@ -24,7 +24,8 @@ struct TracePart {
     int given;  // the number of the storage that is given, or -1: the part makes it
     size_t nbytes;
     bool is_used = false, is_written = false;
-    Contents contents;  // afterwards
+    bool is_checked = false;  // what is known of its values decided whether a node was recorded at all
+    Contents contents;        // afterwards
   };
   // Random numbers that a node takes, in order: where the seed stands, and the offset behind it.
   struct Draw {
@@ -42,8 +43,9 @@ struct TracePart {
   static std::optional<TracePart> since(const Mark& mark, const Trace& trace, c10::ArrayRef<Storage*> given,
                                         std::unordered_map<Storage*, int>& numbers);
 
-  // As recording it over these storages would, those that are null made anew; they are null no more afterwards.
-  void append_to(Trace& trace, std::vector<StoragePtr>& storages) const;
+  // As recording it over these storages would, those that are null made anew; they are null no more afterwards. `is_known`:
+  // no less is known of those that are given than there was.
+  void append_to(Trace& trace, std::vector<StoragePtr>& storages, bool is_known = true) const;
 };
 
 // Whether no two are the same; null stands for none.
