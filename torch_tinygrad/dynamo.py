@@ -23,6 +23,8 @@ def tiny(graph: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callab
     held = [functools.reduce(getattr, n.target.split("."), graph) for n in graph.graph.nodes if n.op == "get_attr"]
     if not all(map(_only_records, graph.graph.nodes)) or not all(isinstance(tensor, torch.Tensor) for tensor in held):
         return run
+    if torch._dynamo.config.compiled_autograd:  # which sees through nodes of PyTorch's own alone
+        return run
     parameters = tuple(held)
     recorded = _C.RecordedGraph(lambda *given: run(*given[: len(given) - len(parameters)]))
 

@@ -168,22 +168,41 @@ def test_hooks_run_in_every_pass():
     torch.testing.assert_close(seen[DEVICE], seen["cpu"], rtol=1e-3, atol=1e-4)
 
 
-def test_gradients_of_gradients():
-    def penalty(run, x, weight):
-        x = x.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(run(x, weight).sum(), x, create_graph=True)
-        weight.grad = None
-        gradient.square().sum().backward()
-        return weight.grad
-
+@pytest.mark.parametrize("first_orders", [0, 4])
+def test_gradients_of_gradients(first_orders):
+    """Through a graph whose argument comes from another call of it; it may have been kept before."""
     f = lambda x, w: torch.tanh(x @ w)  # noqa: E731
-    run, weights = compiled(f), {d: normal(4, 4, device=d).requires_grad_() for d in ("cpu", DEVICE)}
-    for i in range(5):
-        if i < 3:  # first order, so that the graph is kept
-            x = normal(3, 4, device=DEVICE).requires_grad_()
-            run(x, weights[DEVICE]).sum().backward()
-        got = penalty(run, normal(3, 4, seed=i, device=DEVICE), weights[DEVICE])
-        torch.testing.assert_close(got.cpu(), penalty(f, normal(3, 4, seed=i), weights["cpu"]), rtol=1e-4, atol=1e-5)
+    outcomes = []
+    for device, run in (("cpu", f), (DEVICE, compiled(f))):
+        weight, found = normal(4, 4, device=device).requires_grad_(), []
+        for i in range(first_orders + 3):
+            x = normal(3, 4, seed=i, device=device).requires_grad_()
+            result = run(run(x * 2, weight), weight).square().sum()
+            if i >= first_orders:
+                (gradient,) = torch.autograd.grad(result, x, create_graph=True)
+                result = gradient.square().sum()
+            weight.grad = None
+            result.backward()
+            found += [x.grad.cpu(), weight.grad.cpu()]
+        outcomes.append(found)
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_whose_argument_comes_from_it():
+    """The gradient of a weight of one call does not count what comes by way of another."""
+    f = lambda x, w: torch.tanh(x @ w)  # noqa: E731
+    outcomes = []
+    for device, run in (("cpu", f), (DEVICE, compiled(f))):
+        weight, found = normal(4, 4, device=device).requires_grad_(), []
+        for i in range(4):
+            h = normal(3, 4, seed=i, device=device)
+            for _ in range(10):
+                h = run(h, weight)
+            weight.grad = None
+            h.sum().backward()
+            found.append(weight.grad.cpu())
+        outcomes.append(found)
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_of_some_results_and_for_some_inputs():

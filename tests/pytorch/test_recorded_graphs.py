@@ -136,8 +136,9 @@ def test_an_index_out_of_range_is_still_refused():
     torch.testing.assert_close(f(table, torch.tensor([1, 2], device=DEVICE)).cpu(), table.cpu()[1:3] * 2)
 
 
+OTHER = torch.Generator(DEVICE)
 REFUSED = {
-    "random numbers": lambda x: x + torch.rand(4, device=x.device),
+    "random numbers of another generator": lambda x: x + torch.rand(4, device=x.device, generator=OTHER),
     "a view of an argument": lambda x: x[1:],
     "two results on one memory": lambda x: (lambda y: (y[:2], y[2:]))(x * 2),
     "a result that needs a gradient": lambda x: x.detach().requires_grad_() * 2,
@@ -148,6 +149,28 @@ REFUSED = {
 def test_what_does_more_than_its_nodes_is_recorded(name):
     function = torch.compile(REFUSED[name], backend="tiny")
     assert appended(lambda i: function(normal(4, seed=i, device=DEVICE))) == 0
+
+
+def test_random_numbers_are_those_of_recording():
+    function = compiled(lambda x: x + torch.rand(4, device=x.device))
+    torch.tiny.manual_seed(5)
+    expected = [(normal(4, seed=i, device=DEVICE) + torch.rand(4, device=DEVICE)).tolist() for i in range(CALLS)]
+    torch.tiny.manual_seed(5)
+    got = []
+    assert appended(lambda i: got.append(function(normal(4, seed=i, device=DEVICE)).tolist())) == CALLS - 2
+    assert got == expected
+
+
+def test_tangents_are_followed():
+    from torch.autograd import forward_ad
+
+    function = compiled(lambda x: torch.sin(x) * 2)
+    for i in range(4):
+        function(normal(4, seed=i, device=DEVICE))
+    with forward_ad.dual_level():
+        x = normal(4, device=DEVICE)
+        result = function(forward_ad.make_dual(x, torch.ones_like(x)))
+        torch.testing.assert_close(forward_ad.unpack_dual(result).tangent.cpu(), normal(4).cos() * 2)
 
 
 def test_arguments_on_one_memory_are_recorded():

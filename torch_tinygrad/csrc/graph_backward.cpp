@@ -3,13 +3,10 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
-
-#include <unordered_set>
 
 #include "call.h"
 #include "device.h"
@@ -19,52 +16,11 @@
 namespace tiny {
 namespace {
 
-using torch::autograd::Edge;
-using torch::autograd::Node;
-
 // The same memory and the same version counter, without a history.
 at::Tensor without_history(const at::Tensor& t) {
   auto* impl = t.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
 }
-
-template <class Pointer>
-Pointer owned(GraphBackward* made) {
-  if constexpr (std::is_constructible_v<Pointer, GraphBackward*, void (*)(Node*)>) {
-    return Pointer(made, [](auto* node) { deleteNode(node); });  // before PyTorch 2.13
-  } else {
-    return Pointer::unsafe_steal_from_new(made);
-  }
-}
-
-// Hooks of tensors run where their gradients arrive: once, and not already where they are caught inside.
-class WithoutHooks {
- public:
-  explicit WithoutHooks(const torch::autograd::edge_list& edges) {
-    for (const Edge& edge : edges)
-      if (seen_.insert(edge.function.get()).second) held_.emplace_back(edge.function.get());
-  }
-  WithoutHooks(const WithoutHooks&) = delete;
-  WithoutHooks& operator=(const WithoutHooks&) = delete;
-
- private:
-  struct Held {
-    explicit Held(Node* node) : node(node) { swap(); }
-    Held(Held&& other) noexcept : node(std::exchange(other.node, nullptr)), tensor(std::move(other.tensor)), retains(std::move(other.retains)) {}
-    ~Held() {
-      if (node != nullptr) swap();
-    }
-    void swap() {
-      std::swap(node->tensor_pre_hooks(), tensor);
-      std::swap(node->retains_grad_hooks(), retains);
-    }
-    Node* node;
-    std::decay_t<decltype(std::declval<Node&>().tensor_pre_hooks())> tensor;
-    std::decay_t<decltype(std::declval<Node&>().retains_grad_hooks())> retains;
-  };
-  std::unordered_set<Node*> seen_;
-  std::vector<Held> held_;
-};
 
 class AutocastTo {
  public:
@@ -76,6 +32,18 @@ class AutocastTo {
  private:
   at::ScalarType before_ = at::autocast::get_autocast_dtype(at::kPrivateUse1);
 };
+
+torch::autograd::edge_list roots(const torch::autograd::edge_list& results, const variable_list& gradients) {
+  torch::autograd::edge_list found;
+  for (size_t i = 0; i < gradients.size(); i++)
+    if (gradients[i].defined()) found.push_back(results[i]);
+  return found;
+}
+
+variable_list defined(variable_list gradients) {
+  gradients.erase(std::remove_if(gradients.begin(), gradients.end(), [](const at::Tensor& g) { return !g.defined(); }), gradients.end());
+  return gradients;
+}
 
 // As a tensor of this kind; it is dense, so that it can be.
 at::Tensor laid_out_as(const at::Tensor& t, const TensorKind& kind) {
@@ -92,7 +60,7 @@ at::Tensor laid_out_as(const at::Tensor& t, const TensorKind& kind) {
 std::pair<NodePtr, GraphBackward*> GraphBackward::make(std::shared_ptr<GraphOwner> owner, std::shared_ptr<Recording> recording,
                                                        std::vector<at::Tensor> arguments) {
   auto* made = new GraphBackward(std::move(owner), std::move(recording), std::move(arguments));
-  return {owned<NodePtr>(made), made};
+  return {owned_node<NodePtr>(made), made};
 }
 
 GraphBackward::GraphBackward(std::shared_ptr<GraphOwner> owner, std::shared_ptr<Recording> recording, std::vector<at::Tensor> arguments)
@@ -109,10 +77,10 @@ GraphBackward::GraphBackward(std::shared_ptr<GraphOwner> owner, std::shared_ptr<
   set_next_edges(std::move(edges));
 }
 
-void GraphBackward::hold_recorded(std::vector<at::Tensor>& results, std::vector<StoragePtr> storages) {
-  storages_ = std::move(storages);
+void GraphBackward::hold_recorded(std::vector<at::Tensor>& results, std::vector<StoragePtr> storages, std::shared_ptr<Gates> gates) {
+  inside_.gates = std::move(gates), inside_.storages = std::move(storages);
   for (at::Tensor& result : results) {
-    inside_.push_back(torch::autograd::impl::gradient_edge(result));
+    inside_.results.push_back(torch::autograd::impl::gradient_edge(result));
     result = without_history(result);
   }
 }
@@ -152,10 +120,7 @@ variable_list GraphBackward::apply(variable_list&& gradients) {
   TORCH_CHECK(!is_released_, torch::autograd::ERR_BACKWARD_TWICE);
   std::vector<bool> wanted(num_outputs());
   for (size_t i = 0; i < wanted.size(); i++) wanted[i] = task_should_compute_output(i);
-  if (at::GradMode::is_enabled()) {
-    if (is_appended_) run_again();
-    return run_inside(gradients, wanted);
-  }
+  if (at::GradMode::is_enabled()) return differentiable(gradients, wanted);
   variable_list given = apart(std::move(gradients));
   if (is_appended_) {
     if (auto recording = find(given, wanted)) {
@@ -164,27 +129,27 @@ variable_list GraphBackward::apply(variable_list&& gradients) {
         if (!wanted[i]) results[i] = at::Tensor();
       return results;
     }
-    run_again();
+    take_in(run_again());
   }
   const auto device = recording_->device;
   std::optional<Mark> mark;
-  if (!storages_.empty() && !torch::autograd::get_current_graph_task_keep_graph()) {
+  if (!inside_.storages.empty() && !torch::autograd::get_current_graph_task_keep_graph()) {
     DeviceLock lock;
     mark.emplace(trace_of(device));
   }
   variable_list results = run_inside(given, wanted);
   if (!mark) return results;
   DeviceLock lock;
-  auto recording = BackwardRecording::taken(*recording_, storages_, *mark, given, wanted, results);
+  auto recording = BackwardRecording::taken(*recording_, inside_.storages, *mark, given, wanted, results);
   // What nothing but autograd held is free now; where it is not, the graph had another effect.
-  if (recording && !recording_->is_held(storages_)) owner_->keep(recording_, std::move(recording));
+  if (recording && !recording_->is_held(inside_.storages)) owner_->keep(recording_, std::move(recording));
   return results;
 }
 
 // Gradients without overlap, each on memory of its own.
 variable_list GraphBackward::apart(variable_list gradients) const {
   std::vector<Storage*> seen;
-  for (const auto& storage : storages_) seen.push_back(storage.get());
+  for (const auto& storage : inside_.storages) seen.push_back(storage.get());
   for (const Saved& saved : saved_) seen.push_back(saved.result.defined() ? storage_of(saved.result) : saved.storage.get());
   for (const at::Tensor& argument : arguments_) seen.push_back(argument.defined() ? storage_of(argument) : nullptr);
   for (at::Tensor& g : gradients) {
@@ -223,8 +188,8 @@ StoragePtr GraphBackward::storage_read(size_t local) const {
   const at::Tensor& t = argument >= 0 ? arguments_[argument] : saved.result;
   const int64_t version = argument >= 0 ? versions_[argument] : saved.version;
   TORCH_CHECK(version_of(t) == version, "one of the variables needed for gradient computation has been modified by an inplace operation: [",
-              t.toString(), " ", t.sizes(), "], which a compiled graph ", argument >= 0 ? "was called with" : "returned", ", is at version ",
-              version_of(t), "; expected version ", version, " instead.");
+              t.toString(), " ", t.sizes(), "], which a compiled graph ", argument >= 0 ? "was called with" : "returned",
+              ", is at version ", version_of(t), "; expected version ", version, " instead.");
   if (argument >= 0)
     TORCH_CHECK(recording_->arguments[argument]->kind.is_of(t),
                 "a tensor that a compiled graph was called with got other data before the backward pass read it");
@@ -272,58 +237,72 @@ variable_list GraphBackward::append(const BackwardRecording& recording, const va
   return results;
 }
 
-// Operator by operator, for what was never recorded: gradients of gradients, other results' gradients than before.
-void GraphBackward::run_again() {
-  TORCH_CHECK(recording_->is_pure(), "tiny: the gradients of a gradient through a compiled graph that writes its arguments or draws random "
-              "numbers: call it without torch.compile");
+// The graph of these gradients leads into what is inside, and to where arguments came from: to this node again, if some came
+// from here. So it gets an inside of its own. Later calls of such a graph are recorded operator by operator.
+variable_list GraphBackward::differentiable(const variable_list& gradients, const std::vector<bool>& wanted) {
+  owner_->give_up();
+  if (is_appended_ || (recording_->is_pure() && !is_modified())) {
+    const Inside again = run_again();
+    return again.gates->gradients(roots(again.results, gradients), defined(gradients), wanted, /*keep_graph=*/true);
+  }
+  is_shared_ = true;
+  return run_inside(gradients, wanted);
+}
+
+bool GraphBackward::is_modified() const {
   for (size_t i = 0; i < arguments_.size(); i++)
-    TORCH_CHECK(!arguments_[i].defined() || version_of(arguments_[i]) == versions_[i],
-                "one of the variables needed for gradient computation has been modified by an inplace operation: a compiled graph is run "
-                "again for gradients that no call of it needed so far, and an argument, ",
-                arguments_[i].toString(), " ", arguments_[i].sizes(), ", is at version ", version_of(arguments_[i]), "; expected version ",
-                versions_[i], " instead.");
+    if (arguments_[i].defined() && version_of(arguments_[i]) != versions_[i]) return true;
+  return false;
+}
+
+void GraphBackward::take_in(Inside inside) {
+  inside_ = std::move(inside);
+  let_go();
+  is_appended_ = false;
+}
+
+// Operator by operator, for what was never recorded: gradients of gradients, other results' gradients than before.
+GraphBackward::Inside GraphBackward::run_again() {
+  TORCH_CHECK(recording_->is_pure(),
+              "tiny: the gradients of a gradient through a compiled graph that writes its arguments or draws random "
+              "numbers: call it without torch.compile");
+  TORCH_CHECK(!is_modified(),
+              "one of the variables needed for gradient computation has been modified by an inplace operation: a compiled "
+              "graph is run again for gradients that no call of it needed so far, and an argument was written since");
+  Inside again;
   pybind11::gil_scoped_acquire gil;
   at::AutoGradMode grad_mode(true);
   c10::impl::ForceDispatchKeyGuard keys(recording_->surroundings.keys.included(), recording_->surroundings.keys.excluded());
   const AutocastTo autocast(recording_->surroundings.autocast);
   pybind11::tuple arguments(arguments_.size());
-  for (size_t i = 0, edge = 0; i < arguments_.size(); i++) {
+  std::vector<at::Tensor> differentiable;
+  for (size_t i = 0; i < arguments_.size(); i++) {
     at::Tensor t = arguments_[i];
     if (!t.defined()) {
       arguments[i] = recording_->numbers[i];
       continue;
     }
-    const bool is_differentiable = recording_->is_differentiable(i);
-    if (is_differentiable && !t.requires_grad()) {
-      t = without_history(t);
-      torch::autograd::impl::set_gradient_edge(t, next_edge(edge));
+    if (recording_->is_differentiable(i)) {
+      if (!t.requires_grad()) {
+        t = without_history(t);
+        torch::autograd::impl::set_gradient_edge(t, next_edge(differentiable.size()));
+      }
+      differentiable.push_back(t);
     }
-    edge += is_differentiable;
     arguments[i] = pybind11::cast(t);
   }
-  const pybind11::tuple results = owner_->run(arguments, *recording_, storages_);
+  again.gates = std::make_shared<Gates>(std::move(differentiable));
+  const pybind11::tuple results = owner_->run(arguments, *recording_, again.storages);
+  again.gates->restore();
   for (size_t i = 0; i < recording_->results.size(); i++)
     if (recording_->results[i].requires_grad)
-      inside_.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(PyTuple_GET_ITEM(results.ptr(), i))));
-  let_go();
-  is_appended_ = false;
+      again.results.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(PyTuple_GET_ITEM(results.ptr(), i))));
+  return again;
 }
 
 variable_list GraphBackward::run_inside(const variable_list& gradients, const std::vector<bool>& wanted) {
-  torch::autograd::edge_list roots, edges;
-  variable_list given;
-  for (size_t i = 0; i < gradients.size(); i++)
-    if (gradients[i].defined()) roots.push_back(inside_[i]), given.push_back(gradients[i]);
-  for (size_t i = 0; i < wanted.size(); i++)
-    if (wanted[i]) edges.push_back(next_edge(i));
-  variable_list results(wanted.size());
-  if (roots.empty() || edges.empty()) return results;
-  const WithoutHooks without(edges);
-  auto caught = torch::autograd::Engine::get_default_engine().execute(roots, given, torch::autograd::get_current_graph_task_keep_graph(),
-                                                                     at::GradMode::is_enabled(), /*accumulate_grad=*/false, edges);
-  for (size_t i = 0, k = 0; i < wanted.size(); i++)
-    if (wanted[i]) results[i] = std::move(caught[k++]);
-  return results;
+  return inside_.gates->gradients(roots(inside_.results, gradients), defined(gradients), wanted,
+                                  is_shared_ || torch::autograd::get_current_graph_task_keep_graph());
 }
 
 }  // namespace tiny

@@ -44,8 +44,8 @@ struct Begin {
   c10::DeviceIndex device = -1;
   std::optional<Mark> mark;
   std::vector<std::optional<Recording::Argument>> arguments;
-  std::vector<Storage*> storages;                  // of arguments
-  std::vector<torch::autograd::Edge> histories;  // of arguments
+  std::vector<Storage*> storages;  // of arguments
+  std::shared_ptr<Gates> gates;    // of those that need gradients
 };
 
 class RecordedGraph final : public GraphOwner, public std::enable_shared_from_this<RecordedGraph> {
@@ -54,10 +54,12 @@ class RecordedGraph final : public GraphOwner, public std::enable_shared_from_th
 
   py::object append(const py::tuple& arguments);
   std::optional<Begin> begin(const py::tuple& arguments);
+  std::optional<Begin> begin_with_gates(const py::tuple& arguments);
   py::object end(const Begin& begin, const py::tuple& arguments, const py::object& results);
 
   py::tuple run(const py::tuple& arguments, const Recording& as, std::vector<StoragePtr>& storages) override;
   void keep(std::shared_ptr<Recording> recording, std::shared_ptr<BackwardRecording> backward) override;
+  void give_up() override;
 
  private:
   using Storages = std::unordered_map<Storage*, int>;
@@ -67,8 +69,8 @@ class RecordedGraph final : public GraphOwner, public std::enable_shared_from_th
   std::optional<Recording::Result> result_of(const py::handle& value, const Recording& recording, const py::tuple& arguments,
                                              const Storages& numbers, std::vector<bool>& is_result) const;
 
-  static constexpr int kTries = 16;   // in vain, after which no more are made
-  static constexpr size_t kMost = 8;  // of one graph: for other sizes and strides, and for what is known of indices
+  static constexpr int kTries = 16;                    // in vain, after which no more are made
+  static constexpr size_t kMost = 8;                   // of one graph: for other sizes and strides, and for what is known of indices
   std::deque<std::shared_ptr<Recording>> recordings_;  // the last first
   int in_vain_ = 0;
   py::function run_;
@@ -85,8 +87,7 @@ const at::Tensor& tensor_at(const py::tuple& values, size_t i) { return THPVaria
 
 // ---- appending ---------------------------------------------------------------------------------------------------
 
-bool RecordedGraph::is_like(const Recording& recording, const py::tuple& arguments, std::vector<Storage*>& storages,
-                            bool& is_known) const {
+bool RecordedGraph::is_like(const Recording& recording, const py::tuple& arguments, std::vector<Storage*>& storages, bool& is_known) const {
   if (arguments.size() != recording.arguments.size()) return false;
   is_known = true;
   size_t local = 0;
@@ -115,8 +116,7 @@ bool RecordedGraph::is_like(const Recording& recording, const py::tuple& argumen
 std::shared_ptr<Recording> RecordedGraph::find(const py::tuple& arguments, std::vector<Storage*>& storages, bool& is_known) const {
   const Surroundings now = Surroundings::now();
   for (const auto& r : recordings_)
-    if (r->is_trusted && r->grad_mode == at::GradMode::is_enabled() && r->surroundings == now &&
-        is_like(*r, arguments, storages, is_known))
+    if (r->is_trusted && r->grad_mode == at::GradMode::is_enabled() && r->surroundings == now && is_like(*r, arguments, storages, is_known))
       return r;
   return nullptr;
 }
@@ -143,8 +143,8 @@ py::object RecordedGraph::append(const py::tuple& arguments) {
       const size_t nbytes = r->part.locals[result.index].nbytes;
       c10::DataPtr data = allocator()->allocate(nbytes);
       storages[result.index] = StoragePtr::reclaim_copy(tiny::storage_of(data));
-      made[i] = result.tensor->made_over(
-          c10::Storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), allocator(), /*resizable=*/true));
+      made[i] =
+          result.tensor->made_over(c10::Storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), allocator(), /*resizable=*/true));
     }
     for (size_t s = 0; s < storages.size(); s++)
       if (r->part.locals[s].given >= 0) storages[s] = StoragePtr::reclaim_copy(given[r->part.locals[s].given]);
@@ -188,7 +188,6 @@ std::optional<Begin> RecordedGraph::begin(const py::tuple& arguments) {
   for (const auto& given : arguments) {
     b.arguments.emplace_back();
     b.storages.push_back(nullptr);
-    b.histories.emplace_back();
     if (!THPVariable_Check(given.ptr())) {
       if (!is_number(given)) return in_vain_++, std::nullopt;
       continue;
@@ -199,11 +198,20 @@ std::optional<Begin> RecordedGraph::begin(const py::tuple& arguments) {
     b.device = t.device().index();
     b.storages.back() = storage_of(t);
     b.arguments.back() = Recording::Argument{TensorKind(t), b.storages.back()->contents, t.requires_grad(), version_of(t)};
-    if (t.requires_grad()) b.histories.back() = torch::autograd::impl::gradient_edge(t);
   }
   if (b.device < 0 || !are_apart(b.storages)) return in_vain_++, std::nullopt;
   DeviceLock lock;
   b.mark.emplace(trace_of(b.device));
+  return b;
+}
+
+std::optional<Begin> RecordedGraph::begin_with_gates(const py::tuple& arguments) {
+  auto b = begin(arguments);
+  if (!b) return b;
+  std::vector<at::Tensor> differentiable;
+  for (size_t i = 0; at::GradMode::is_enabled() && i < b->arguments.size(); i++)
+    if (b->arguments[i] && b->arguments[i]->requires_grad) differentiable.push_back(tensor_at(arguments, i));
+  b->gates = std::make_shared<Gates>(std::move(differentiable));
   return b;
 }
 
@@ -238,7 +246,6 @@ std::shared_ptr<Recording> RecordedGraph::taken(const Begin& b, const py::tuple&
     const at::Tensor& t = tensor_at(arguments, i);
     if (storage_of(t) != b.storages[i] || !r->arguments[i]->kind.is_of(t) || t.requires_grad() != r->arguments[i]->requires_grad)
       return nullptr;
-    if (t.requires_grad() && torch::autograd::impl::gradient_edge(t) != b.histories[i]) return nullptr;
     r->arguments[i]->versions = version_of(t) - r->arguments[i]->versions;
   }
   auto part = TracePart::since(*b.mark, trace_of(b.device), b.storages, numbers);
@@ -273,8 +280,9 @@ std::shared_ptr<Recording> RecordedGraph::taken(const Begin& b, const py::tuple&
 py::object RecordedGraph::end(const Begin& begin, const py::tuple& arguments, const py::object& results) {
   DeviceLock lock;
   Storages numbers;
-  auto recording = taken(begin, arguments, results, numbers);
   in_vain_++;
+  if (!begin.gates->restore()) return results;
+  auto recording = taken(begin, arguments, results, numbers);
   if (!recording) return results;
   if (!recording->backward) {
     keep(std::move(recording), nullptr);
@@ -287,7 +295,7 @@ py::object RecordedGraph::end(const Begin& begin, const py::tuple& arguments, co
   for (size_t i = 0; i < given.size(); i++)
     if (recording->results[i].requires_grad) differentiable.push_back(tensor_at(given, i));
   const auto [node, backward] = GraphBackward::make(shared_from_this(), recording, std::move(held));
-  backward->hold_recorded(differentiable, in_order(numbers));
+  backward->hold_recorded(differentiable, in_order(numbers), begin.gates);
   py::tuple replaced(given.size());
   for (size_t i = 0, k = 0; i < given.size(); i++) {
     replaced[i] = given[i];
@@ -313,6 +321,7 @@ py::tuple RecordedGraph::run(const py::tuple& arguments, const Recording& as, st
 
 void RecordedGraph::keep(std::shared_ptr<Recording> recording, std::shared_ptr<BackwardRecording> backward) {
   DeviceLock lock;
+  if (in_vain_ > kTries) return;
   const bool is_differentiable = recording->backward != nullptr;
   for (const auto& other : recordings_) {
     if (!(other->hash == recording->hash) || (other->backward != nullptr) != is_differentiable) continue;
@@ -332,6 +341,12 @@ void RecordedGraph::keep(std::shared_ptr<Recording> recording, std::shared_ptr<B
   if (recordings_.size() > kMost) recordings_.pop_back();
 }
 
+void RecordedGraph::give_up() {
+  DeviceLock lock;
+  in_vain_ = kTries + 1;
+  recordings_.clear();
+}
+
 }  // namespace
 
 void bind_recorded_graph(py::module_& m) {
@@ -339,7 +354,7 @@ void bind_recorded_graph(py::module_& m) {
   py::class_<RecordedGraph, std::shared_ptr<RecordedGraph>>(m, "RecordedGraph")
       .def(py::init([](py::function run) { return shared_with_python(new RecordedGraph(std::move(run))); }))
       .def("append", &RecordedGraph::append)
-      .def("begin", &RecordedGraph::begin)
+      .def("begin", &RecordedGraph::begin_with_gates)
       .def("end", &RecordedGraph::end);
 }
 

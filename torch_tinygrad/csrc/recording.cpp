@@ -77,9 +77,9 @@ std::shared_ptr<BackwardRecording> BackwardRecordings::find(c10::ArrayRef<at::Te
   return found;
 }
 
-std::shared_ptr<BackwardRecording> BackwardRecording::taken(const Recording& forward, c10::ArrayRef<StoragePtr> of_forward, const Mark& mark,
-                                                            c10::ArrayRef<at::Tensor> given, const std::vector<bool>& wanted,
-                                                            c10::ArrayRef<at::Tensor> results) {
+std::shared_ptr<BackwardRecording> BackwardRecording::taken(const Recording& forward, c10::ArrayRef<StoragePtr> of_forward,
+                                                            const Mark& mark, c10::ArrayRef<at::Tensor> given,
+                                                            const std::vector<bool>& wanted, c10::ArrayRef<at::Tensor> results) {
   auto recording = std::make_shared<BackwardRecording>();
   recording->surroundings = Surroundings::now(), recording->wanted = wanted;
   std::vector<Storage*> storages;
