@@ -1,4 +1,4 @@
-"""Graphs of torch.compile's whose results need gradients: forward and backward pass are appended, and are what eager is."""
+"""Graphs of torch.compile's whose results need gradients: both passes are appended, and give what eager gives."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def mlp(*between: nn.Module) -> nn.Module:
 class Training:
     """Steps of a network, eagerly on the CPU, eagerly on the device, and compiled on the device."""
 
-    def __init__(self, network: nn.Module, optimizer=lambda p: torch.optim.SGD(p, lr=0.1), loss=F.cross_entropy, wrap=compiled):
+    def __init__(self, network: nn.Module, optimizer=lambda p: torch.optim.SGD(p, lr=0.1), loss=F.cross_entropy):
         self.networks = [network, copy.deepcopy(network).to(DEVICE), copy.deepcopy(network).to(DEVICE)]
         self.optimizers = [optimizer(n.parameters()) for n in self.networks]
-        self.runs = [*self.networks[:2], wrap(self.networks[2])]
+        self.runs = [*self.networks[:2], compiled(self.networks[2])]
         self.loss = loss
 
     def step(self, which: int, i: int):
@@ -49,8 +49,8 @@ class Training:
         got = []
         count = appended(lambda i: got.append(self.step(2, i)), steps)
         torch.testing.assert_close(got, losses, rtol=1e-4, atol=1e-5)
-        one, other = self.networks[2].state_dict(), self.networks[0].state_dict()
-        torch.testing.assert_close({k: v.cpu() for k, v in one.items()}, {k: v.cpu() for k, v in other.items()}, rtol=1e-4, atol=1e-5)
+        one, other = ({k: v.cpu() for k, v in self.networks[n].state_dict().items()} for n in (2, 0))
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
         # Two calls at least are recorded: each later one is a forward and a backward pass.
         assert 2 * (steps - 3) <= count <= 2 * (steps - 2)
 
@@ -153,14 +153,15 @@ def test_hooks_run_in_every_pass():
     for device in seen:
         network = mlp().to(device)
         run = compiled(network) if device == DEVICE else network
-        network[0].weight.register_hook(lambda g, device=device: seen[device].append(g.sum().item()) or g * 2)
-        network[0].bias.register_post_accumulate_grad_hook(lambda p, device=device: seen[device].append(p.grad.sum().item()))
+        note = lambda g, to=seen[device]: to.append(g.sum().item())  # noqa: E731
+        network[0].weight.register_hook(lambda g, note=note: note(g) or g * 2)
+        network[0].bias.register_post_accumulate_grad_hook(lambda p, note=note: note(p.grad))
         for i in range(5):
             x = (normal(16, 8, seed=i, device=device).requires_grad_() * 1).requires_grad_()
             x.retain_grad()
-            x.register_hook(lambda g, device=device: seen[device].append(g.sum().item()))
+            x.register_hook(note)
             y = run(x)
-            y.register_hook(lambda g, device=device: seen[device].append(g.sum().item()) or g * 3)
+            y.register_hook(lambda g, note=note: note(g) or g * 3)
             before = len(seen[device])
             y.square().mean().backward()
             seen[device] += [x.grad.sum().item(), network[0].weight.grad.sum().item()]
