@@ -333,3 +333,52 @@ def test_memory_does_not_grow():
     for i in range(20):
         training.step(2, i)
     assert torch.tiny.memory_allocated() <= before
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        RAN.append(1)
+        return gradient * 3
+
+
+def with_hook(x, w):
+    h = x @ w
+    h.register_hook(lambda g: RAN.append(1) or g * 2)
+    return torch.tanh(h)
+
+
+RAN: list[int] = []
+RUN_PYTHON = {
+    "a hook": with_hook,
+    "a function of the user's": lambda x, w: Scaled.apply(x @ w),
+    "a checkpoint": lambda x, w: torch.utils.checkpoint.checkpoint(
+        lambda h: torch.tanh(torch.tanh(h @ w) @ w), x, use_reentrant=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUN_PYTHON)
+def test_backward_passes_that_run_python_do_so_every_time(name):
+    found, runs = [], []
+    for device, run in (("cpu", RUN_PYTHON[name]), (DEVICE, compiled(RUN_PYTHON[name]))):
+        RAN.clear()
+        for i in range(5):
+            weight = normal(4, 4, device=device).requires_grad_()
+            run(normal(3, 4, seed=i, device=device), weight).sum().backward()
+        found.append(weight.grad.cpu())
+        runs.append(len(RAN))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    assert runs[0] == runs[1] or name == "a function of the user's"  # dynamo traces its backward pass
+
+
+def test_compiled_autograd_keeps_nothing():
+    function = compiled(lambda x, w: torch.tanh(x @ w))
+    weight = normal(4, 4, device=DEVICE).requires_grad_()
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        count = appended(lambda i: function(normal(3, 4, seed=i, device=DEVICE), weight))
+    assert count == 0
