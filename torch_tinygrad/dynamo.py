@@ -23,7 +23,10 @@ def tiny(graph: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callab
     held = [functools.reduce(getattr, n.target.split("."), graph) for n in graph.graph.nodes if n.op == "get_attr"]
     if not all(map(_only_records, graph.graph.nodes)) or not all(isinstance(tensor, torch.Tensor) for tensor in held):
         return run
-    recorded, parameters = _C.RecordedGraph(), tuple(held)
+    if torch._dynamo.config.compiled_autograd:  # which sees through nodes of PyTorch's own alone
+        return run
+    parameters = tuple(held)
+    recorded = _C.RecordedGraph(lambda *given: run(*given[: len(given) - len(parameters)]))
 
     def call(*arguments: Any) -> Any:
         given = arguments + parameters
@@ -32,9 +35,7 @@ def tiny(graph: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callab
             return results
         begin = recorded.begin(given)
         results = run(*arguments)
-        if begin is not None:
-            recorded.end(begin, given, results)
-        return results
+        return results if begin is None else recorded.end(begin, given, results)
 
     return call
 

@@ -137,7 +137,6 @@ def test_an_index_out_of_range_is_still_refused():
 
 
 REFUSED = {
-    "random numbers": lambda x: x + torch.rand(4, device=x.device),
     "a view of an argument": lambda x: x[1:],
     "two results on one memory": lambda x: (lambda y: (y[:2], y[2:]))(x * 2),
     "a result that needs a gradient": lambda x: x.detach().requires_grad_() * 2,
@@ -148,6 +147,39 @@ REFUSED = {
 def test_what_does_more_than_its_nodes_is_recorded(name):
     function = torch.compile(REFUSED[name], backend="tiny")
     assert appended(lambda i: function(normal(4, seed=i, device=DEVICE))) == 0
+
+
+def test_random_numbers_are_those_of_recording():
+    function = compiled(lambda x: x + torch.rand(4, device=x.device))
+    torch.tiny.manual_seed(5)
+    expected = [(normal(4, seed=i, device=DEVICE) + torch.rand(4, device=DEVICE)).tolist() for i in range(CALLS)]
+    torch.tiny.manual_seed(5)
+    got = []
+    assert appended(lambda i: got.append(function(normal(4, seed=i, device=DEVICE)).tolist())) == CALLS - 2
+    assert got == expected
+
+
+def test_random_numbers_of_another_generator():
+    values = []
+    for wrap in (lambda f: f, torch.compile(backend="tiny")):
+        generator = torch.Generator(DEVICE).manual_seed(9)
+        torch.tiny.manual_seed(9)
+        function = wrap(lambda x, generator=generator: x + torch.rand(4, device=x.device, generator=generator) * 2)
+        values.append([function(normal(4, seed=i, device=DEVICE)).tolist() for i in range(CALLS)])
+        values[-1] += [torch.rand(3, device=DEVICE).tolist(), generator.get_state().tolist()]
+    assert values[0] == values[1]
+
+
+def test_tangents_are_followed():
+    from torch.autograd import forward_ad
+
+    function = compiled(lambda x: torch.sin(x) * 2)
+    for i in range(4):
+        function(normal(4, seed=i, device=DEVICE))
+    with forward_ad.dual_level():
+        x = normal(4, device=DEVICE)
+        result = function(forward_ad.make_dual(x, torch.ones_like(x)))
+        torch.testing.assert_close(forward_ad.unpack_dual(result).tangent.cpu(), normal(4).cos() * 2)
 
 
 def test_arguments_on_one_memory_are_recorded():

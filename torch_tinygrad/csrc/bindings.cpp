@@ -22,6 +22,7 @@
 #include "random_stream.h"
 #include "ranges.h"
 #include "recorded_graph.h"
+#include "recording.h"
 #include "recorder.h"
 #include "service.h"
 #include "sharing.h"

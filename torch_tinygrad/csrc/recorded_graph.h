@@ -5,8 +5,6 @@
 
 namespace tiny {
 
-int64_t& graphs_appended();
-
 void bind_recorded_graph(pybind11::module_& m);
 
 }  // namespace tiny

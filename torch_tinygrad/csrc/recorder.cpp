@@ -36,13 +36,6 @@ Trace* make_traces() {
 }
 Trace* const traces = make_traces();
 
-// A backward pass runs on the thread that asks for it, as the CPU's does, and not on one that autograd keeps for the device:
-// nothing here waits for a device, and handing over costs more than small steps have, most where other processes use the cores.
-void keep_backward_here() {
-  c10::AutogradState& state = c10::AutogradState::get_tls_state();
-  if (state.get_multithreading_enabled()) state.set_multithreading_enabled(false);
-}
-
 // Autograd raises the versions of tensors that are written, but not of those in lists.
 void bump_versions_of_lists(const OpInfo& info, c10::ArrayRef<c10::IValue> args) {
   if (!info.writes) return;
@@ -103,6 +96,11 @@ at::Tensor make_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::Scala
   at::Tensor t = at::detail::empty_strided_generic(sizes, strides, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
   if (device != previous) set_current_device(previous);
   return t;
+}
+
+void keep_backward_here() {
+  c10::AutogradState& state = c10::AutogradState::get_tls_state();
+  if (state.get_multithreading_enabled()) state.set_multithreading_enabled(false);
 }
 
 void check_readable(const Storage& storage) {

@@ -43,6 +43,9 @@ Buffer& realize(const at::Tensor& tensor, const char* reason);
 at::Tensor make_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device);
 void resize_storage(const c10::Storage& storage, size_t nbytes);
 void check_readable(const Storage& storage);
+// A backward pass runs on the thread that asks for it, as the CPU's does, and not on one that autograd keeps for the device:
+// nothing here waits for a device, and handing over costs more than small steps have, most where other processes use the cores.
+void keep_backward_here();
 
 // The operator on the CPU, counted and warned about once.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
