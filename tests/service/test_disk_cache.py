@@ -62,6 +62,24 @@ def test_second_process_compiles_nothing(filled):
     assert second["kernels"] == first["kernels"] and second["bytes_moved"] == first["bytes_moved"]
 
 
+PARTS = """
+import json, os, torch
+x = torch.arange(64.0)
+ours = x.to("tiny")
+for at in json.loads(os.environ["PARTS"]):
+    part, expected = ours[at : at + 4], x[at : at + 4]
+    assert torch.equal((part * 2 + part.sum()).cpu(), expected * 2 + expected.sum()), at
+print(json.dumps(torch.tiny.stats()))
+"""
+
+
+def test_a_loaded_program_finds_parts_that_move_where_they_are_now(tmp_path):
+    folder = tmp_path / "programs"
+    outcome(folder, PARTS, PARTS="[0, 4, 8]", TORCH_TINY_COMPILE="always")
+    second = outcome(folder, PARTS, PARTS="[20, 40, 44]", TORCH_TINY_COMPILE="always")
+    assert second["loads"] > 0
+
+
 def test_folder_and_files_are_this_user_s_alone(filled):
     folder, _ = filled
     assert folder.stat().st_mode & 0o777 == 0o700

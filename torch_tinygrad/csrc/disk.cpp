@@ -6,11 +6,12 @@
 
 #include "cache_folder.h"
 #include "compile.h"
+#include "plain_data.h"
 
 namespace tiny {
 namespace {
 
-const std::string kMagic = std::string(kProgramBegins) + "4\n";
+const std::string kMagic = std::string(kProgramBegins) + "5\n";
 const std::string kNote = std::string(kProgramBegins) + "has a note:\n";
 constexpr size_t kSavesBetweenChecks = 64;
 
@@ -74,14 +75,24 @@ void save_checked(const Hash& key, const Hash& constants, std::string_view paylo
 std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device) {
   const auto kept = load_checked(key);
   if (!kept) return nullptr;
-  const std::shared_ptr<Program> program = program_from_bytes(kept->second, device);
-  if (program != nullptr) program->constants = kept->first;
-  return program;
+  try {
+    Reader r(kept->second);
+    auto origins = r.numbers<int64_t>();
+    const std::shared_ptr<Program> program = program_from_bytes(r.view(), device);
+    if (program != nullptr) program->constants = kept->first, program->origins = std::move(origins);
+    return program;
+  } catch (const Damaged&) {
+    return nullptr;
+  }
 }
 
 void save_program(const Hash& key, const Program& program) {
   if (cache().folder.empty()) return;
-  if (const std::optional<std::string> payload = program.to_bytes()) save_checked(key, program.constants, *payload);
+  const std::optional<std::string> bytes = program.to_bytes();
+  if (!bytes) return;
+  Writer w;
+  w.numbers(program.origins), w.text(*bytes);
+  save_checked(key, program.constants, w.bytes);
 }
 
 std::optional<std::string> load_bytes(const Hash& key) {

@@ -30,6 +30,7 @@ struct Program {
 
   std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
   Hash constants;                // of the numbers and offsets it was compiled for
+  std::vector<int64_t> origins;  // bytes before each group of moving regions, as it was compiled
   int64_t kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
   std::vector<std::string> description;  // a line a step

@@ -51,7 +51,7 @@ struct Contest {
 struct Entry {
   std::shared_ptr<Program> program;
   std::vector<bool> lifted;
-  Inputs compiled;  // the inputs it was compiled with
+  Inputs compiled;  // the inputs it was compiled with, or first run with
   Moves moves;
   uint64_t last_use = 0;
   std::shared_ptr<Contest> contest = nullptr;  // where the program is one for many sizes, until it is decided
