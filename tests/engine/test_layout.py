@@ -9,7 +9,7 @@ import pytest
 from tinygrad import dtypes
 from tinygrad.uop.ops import Ops, UOp
 
-from torch_tinygrad.engine.layout import ARENA, INPUT, MADE, OUTPUT, lay_out, outermost
+from torch_tinygrad.engine.layout import ARENA, INPUT, MADE, OUTPUT, TAKEN, lay_out, outermost
 from torch_tinygrad.engine.order import Call
 
 
@@ -61,6 +61,22 @@ def test_inputs_and_outputs_are_numbered_and_temporaries_lie_in_one_arena(chain)
     layout = lay_out(chain)
     assert (layout.inputs, layout.outputs, layout.written) == ([7], [8], [])
     assert layout.temporaries == [896]  # two of 400 bytes at a time, at multiples of 64
+
+
+def test_temporaries_lie_in_results_to_come_and_in_what_is_no_longer_needed(chain):
+    assert [operands[0] for operands in slots(chain, free={7: 400})] == [
+        (OUTPUT, 0, 0),
+        (TAKEN, 0, 0),  # the input was read by the call before
+        (ARENA, 0, 0),  # a call never reads and writes the same place
+        (OUTPUT, 0, 0),
+    ]
+    layout = lay_out(chain, free={7: 400})
+    assert layout.taken == [(0, 400)] and layout.temporaries == [448]
+
+
+def test_what_is_too_small_takes_in_no_temporary(chain):
+    layout = lay_out(chain, free={7: 396})
+    assert [operands[0].slot.kind for _, operands in layout.calls] == [OUTPUT, ARENA, ARENA, OUTPUT]
 
 
 def test_without_views_a_temporary_has_a_block_of_its_own(chain):
