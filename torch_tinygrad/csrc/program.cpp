@@ -101,9 +101,10 @@ void put(std::vector<c10::IValue>& arguments, const c10::FunctionSchema& schema,
   list.set(path[1], c10::IValue(tensor));
 }
 
-// Whether nobody else sees the buffer of a storage that only the trace still has.
-bool is_ours_alone(const Storage& storage) {
-  return storage.buffer.use_count() == 1 && storage.shared == nullptr && !storage.buffer->owner;
+// Whether nobody else sees the buffer of a storage that only the trace still has, and it holds so many bytes.
+bool can_take(const Storage& storage, int64_t nbytes) {
+  const bool is_ours_alone = storage.buffer.use_count() == 1 && storage.shared == nullptr && !storage.buffer->owner;
+  return is_ours_alone && storage.nbytes >= static_cast<size_t>(nbytes);
 }
 
 }  // namespace
@@ -257,7 +258,7 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
     addresses.outputs.push_back(static_cast<char*>(fresh.back()->host));
   }
   for (const auto& [input, nbytes] : taken) {
-    if (is_ours_alone(*trace.storages[inputs[input]])) {
+    if (can_take(*trace.storages[inputs[input]], nbytes)) {
       addresses.taken.push_back(addresses.inputs[input]);
     } else {
       temporaries.push_back(host_buffer(trace.device, static_cast<size_t>(nbytes)));

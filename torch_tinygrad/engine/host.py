@@ -102,11 +102,9 @@ def size_it_is_for(flat: Flat) -> int:
     return flat.storage.nbytes if matters else -1
 
 
-def free_storages(flats: list[Flat]) -> dict[int, int]:
-    """Bytes of the storages that nobody sees after the trace."""
-    return {
-        n: flat.storage.nbytes for n, flat in enumerate(flats) if not flat.storage.live and size_it_is_for(flat) >= 0
-    }
+def free_storages(flats: list[Flat]) -> set[int]:
+    """The storages that nobody sees after the trace."""
+    return {number for number, flat in enumerate(flats) if not flat.storage.live}
 
 
 def fills(meta: Operand, buffer: UOp) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,12 +57,12 @@ def outermost(buffer: UOp, offset: int, inside: dict[UOp, tuple[UOp, int]]) -> t
 
 
 def lay_out(
-    schedule: Schedule, views: bool = True, made: Sequence[UOp] = (), free: Mapping[int, int] | None = None
+    schedule: Schedule, views: bool = True, made: Sequence[UOp] = (), free: Collection[int] | None = None
 ) -> Layout:
     """Gives every operand of every call its slot. Temporaries share one block, or several where the device has no
     `views` of parts of a buffer; buffers that are `made` while the program runs have slots of their own. Where it is
-    said how many bytes are `free`, by storage, since nobody needs it once the program has read it, temporaries lie there
-    and in outputs."""
+    said which storages are `free`, as nobody needs them once the program has read them, temporaries lie there and in
+    outputs."""
     graph = schedule.graph
     calls = [(call.uop, get_call_arg_uops(call.uop)) for call in schedule.calls]
     based = [[outermost(*base_buffer(b), graph.space.inside) for b in arguments] for _, arguments in calls]
@@ -101,12 +101,17 @@ def lay_out(
         layout.blocks = [(block, nbytes) for block, (_, _, nbytes) in zip(blocks, spans, strict=True)]
         slots |= {b: Slot(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
     elif views:
-        hosts = [] if free is None else _hosts(layout, slots, based, free)
+        hosts = [] if free is None else _hosts(layout, slots, based, schedule, free)
         places, total = plan(spans, [host for _, host in hosts])
         layout.temporaries = [total] if total else []
-        for buffer, (number, offset) in zip(lifetimes, places, strict=True):
-            slot = Slot(ARENA, 0, 0) if number is None else hosts[number][0]
-            slots[buffer] = slot._replace(offset=offset)
+        needed: dict[int, int] = {}
+        for buffer, (_, _, nbytes), (number, offset) in zip(lifetimes, spans, places, strict=True):
+            kind, index, _ = Slot(ARENA, 0, 0) if number is None else hosts[number][0]
+            if kind == INPUT:
+                needed[index] = max(needed.get(index, 0), offset + nbytes)
+                kind, index = TAKEN, list(needed).index(index)
+            slots[buffer] = Slot(kind, index, offset)
+        layout.taken = list(needed.items())
     else:
         blocks, layout.temporaries = shared_blocks(spans)
         slots |= {b: Slot(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
@@ -122,7 +127,11 @@ def lay_out(
 
 
 def _hosts(
-    layout: Layout, slots: dict[UOp | None, Slot], based: list[list[tuple[UOp, int]]], free: Mapping[int, int]
+    layout: Layout,
+    slots: dict[UOp | None, Slot],
+    based: list[list[tuple[UOp, int]]],
+    schedule: Schedule,
+    free: Collection[int],
 ) -> list[tuple[Slot, Host]]:
     """Memory that temporaries may lie in: that of outputs until they are written, and of free storages once they were
     used."""
@@ -133,15 +142,12 @@ def _hosts(
             if (slot := slots.get(buffer)) is not None:
                 first.setdefault(slot, step)
                 last[slot] = step
-    outputs = [Slot(OUTPUT, i, 0) for i in range(len(layout.outputs))]
-    hosts = [
-        (slot, Host(first.get(slot, BEFORE), AFTER, nbytes))
-        for slot, nbytes in zip(outputs, layout.output_bytes, strict=True)
-    ]
-    for position, number in enumerate(layout.inputs):
+    hosts = []
+    for i, nbytes in enumerate(layout.output_bytes):
+        slot = Slot(OUTPUT, i, 0)
+        hosts.append((slot, Host(first.get(slot, BEFORE), AFTER, nbytes)))
+    for i, number in enumerate(layout.inputs):
         if number in free:
-            hosts.append(
-                (Slot(TAKEN, len(layout.taken), 0), Host(BEFORE, last[Slot(INPUT, position, 0)], free[number]))
-            )
-            layout.taken.append((position, free[number]))
+            slot = Slot(INPUT, i, 0)
+            hosts.append((slot, Host(BEFORE, last[slot], schedule.graph.flats[number].storage.nbytes)))
     return hosts

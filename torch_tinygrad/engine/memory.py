@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from torch_tinygrad.values.blocks import ALIGNMENT
 
-
 # The span of what is there before the first step, and after the last.
 BEFORE, AFTER = -1, 1 << 62
 
@@ -42,9 +41,9 @@ class _Place:
 
 
 def plan(lifetimes: list[tuple[int, int, int]], hosts: Sequence[Host] = ()) -> tuple[list[tuple[int | None, int]], int]:
-    """For blocks given as (first step, last step, bytes) the number of the host that they lie in, or none for the arena,
-    and the bytes before them there; and the arena's size. First fit, larger blocks first among those that start
-    together; blocks whose lifetimes meet never overlap."""
+    """For blocks given as (first step, last step, bytes) the number of the host that they lie in (none: the arena) and
+    the bytes before them; and the arena's size. First fit, larger blocks first among those that start together; blocks
+    whose lifetimes meet never overlap."""
     found: list[tuple[int | None, int]] = [(None, 0)] * len(lifetimes)
     arena = _Place(float("inf"))
     places: list[tuple[int | None, _Place]] = [
