@@ -3,7 +3,7 @@ free. What decides is the memory that they read and write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tinygrad.uop.ops import ProgramInfo
 
@@ -16,7 +16,7 @@ MOST = 256
 class Independence:
     """Follows a program's kernels, in their order. Temporaries lie in the inputs that were `taken`."""
 
-    def __init__(self, taken: list[tuple[int, int]]) -> None:
+    def __init__(self, taken: Sequence[tuple[int, int]] = ()) -> None:
         self.taken = taken
         self.restart()
 
