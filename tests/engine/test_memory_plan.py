@@ -3,7 +3,9 @@
 import random
 
 import pytest
+import torch
 
+from tests.differential import DEVICE, ON_TINY, data, flush
 from torch_tinygrad.engine.memory import AFTER, BEFORE, Host, plan, shared_blocks
 
 
@@ -29,3 +31,21 @@ def test_what_lives_at_the_same_time_does_not_overlap(seed):
 def test_blocks_are_taken_again():
     blocks, sizes = shared_blocks([(step, step + 1, 1000) for step in range(20)])
     assert len(sizes) == 2 and set(blocks) == {0, 1}
+
+
+@pytest.mark.skipif(not ON_TINY, reason="about the device's memory")
+@pytest.mark.parametrize("steps", [5, 6, 40])
+def test_a_loop_of_whole_values_takes_as_many_of_them_as_eager(steps):
+    n = 64
+
+    def shortest_paths():
+        w = data(n, n, device=DEVICE)
+        for k in range(steps):
+            w = torch.minimum(w, w[:, k : k + 1] + w[k : k + 1])
+        flush()
+
+    shortest_paths()
+    torch.tiny.reset_peak_memory_stats()
+    before = torch.tiny.memory_allocated()
+    shortest_paths()
+    assert torch.tiny.max_memory_allocated() - before <= 3 * 4 * n * n + 4096
