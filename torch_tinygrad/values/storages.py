@@ -34,6 +34,8 @@ MAX_PATCHES = 1024
 # Reads that compose patches, after which the next materialises the value: patches that were made of what such
 # reads gave are taken apart again for each of them, twice as often every time.
 MAX_COMPOSITIONS = 6
+# Elements from which on one read that composes small patches is enough: each goes through all of them.
+LARGE = 1 << 12
 # Patches of at most this part of a buffer are stored before what reads all of it.
 SMALL_PART = 4
 
@@ -109,11 +111,13 @@ class Flat:
         if (patched or updated) and self._is_worth_storing():
             self.store_patches()
             return self._taken(region)
-        if patched and self.compositions < MAX_COMPOSITIONS and not self._is_next_step():
+        is_small = patched and self._changes_little(self.patches.last())
+        most = 1 if is_small and decide("large", self.count(dtype) >= LARGE) else MAX_COMPOSITIONS
+        if patched and self.compositions < most and not self._is_next_step():
             self.compositions += 1
             return strided(self._patched(dtype), region, self.shift)
         if patched:
-            self._materialise()
+            self._materialise(is_small)
             self.compositions, self.was_materialised = 0, True
             return self._taken(region)
         return self.patches[written].value if written >= 0 else self._taken(region)
@@ -332,13 +336,13 @@ class Flat:
         if self.patches and not self._join():
             self._replace(self._patched(TO_TINY[self.patches.dtype]))
 
-    def _materialise(self) -> None:
-        """Stores the value with its patches: where those are small and so, likely, is what comes, in a buffer of the
-        storage's own, into which later patches are stored, and nothing else is copied again."""
-        changed = sum(patch.region.numel for patch in self.patches.last())
+    def _changes_little(self, patches: list[Patch]) -> bool:
+        changed = sum(1 if p.update is not None else p.region.numel for p in patches)
+        return changed > 0 and decide("small part", changed * SMALL_PART <= self.value.shape[0])
+
+    def _materialise(self, is_small: bool) -> None:
+        """Stores the value with its patches; in the storage's own buffer, if what comes is likely small as well."""
         self.merge_patches()
-        assert self.value is not None
-        is_small = decide("small part", changed * SMALL_PART <= self.value.shape[0])
         if self.storage.has_value or self.versions is not None or not self.in_place or not is_small:
             return self._replace(held(self.value, self.device))
         self.versions = Versions.holding(self.value.uop, self.space.taken)
@@ -353,9 +357,7 @@ class Flat:
 
     def _is_worth_storing(self) -> bool:
         """Whether to store the patches now, for what reads the buffer: composing would copy or recompute far more."""
-        patches = self.in_place_patches() if self.in_place else []
-        changed = sum(1 if p.update is not None else p.region.numel for p in patches)
-        return changed > 0 and decide("small part", changed * SMALL_PART <= self.versions.buffer.shape[0])
+        return self._changes_little(self.in_place_patches() if self.in_place else [])
 
     def settle_patches(self) -> None:
         """At the end of a trace: what changed is stored into the buffer, if that is all there is."""
