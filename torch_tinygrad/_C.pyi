@@ -73,6 +73,7 @@ class HostProgram:
     arena: int
     sizes: list[int]
     temporaries: list[tuple[int, int]]
+    taken: list[tuple[int, int]]
     moved: list[int]
     storage_sizes: list[int]
     lifted: list[int]

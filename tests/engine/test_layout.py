@@ -9,7 +9,7 @@ import pytest
 from tinygrad import dtypes
 from tinygrad.uop.ops import Ops, UOp
 
-from torch_tinygrad.engine.layout import ARENA, INPUT, MADE, OUTPUT, lay_out, outermost
+from torch_tinygrad.engine.layout import ARENA, INPUT, MADE, OUTPUT, TAKEN, lay_out, outermost
 from torch_tinygrad.engine.order import Call
 
 
@@ -25,6 +25,7 @@ class Program:
     outputs: dict[UOp, int] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     inside: dict[UOp, tuple[UOp, int]] = field(default_factory=dict)
+    nbytes: int = 400  # of each storage
 
     def call(self, writes: UOp, *reads: UOp) -> None:
         function = UOp(Ops.CUSTOM_FUNCTION, src=(), arg=f"call {len(self.calls)}")
@@ -32,7 +33,8 @@ class Program:
 
     @property
     def graph(self):
-        storages = {number: SimpleNamespace(storage=SimpleNamespace(nbytes=400)) for number in self.outputs.values()}
+        numbers = (*self.inputs.values(), *self.outputs.values())
+        storages = {number: SimpleNamespace(storage=SimpleNamespace(nbytes=self.nbytes)) for number in numbers}
         space = SimpleNamespace(inside=self.inside)
         return SimpleNamespace(space=space, flats=storages, float_input=None, int_input=None)
 
@@ -61,6 +63,23 @@ def test_inputs_and_outputs_are_numbered_and_temporaries_lie_in_one_arena(chain)
     layout = lay_out(chain)
     assert (layout.inputs, layout.outputs, layout.written) == ([7], [8], [])
     assert layout.temporaries == [896]  # two of 400 bytes at a time, at multiples of 64
+
+
+def test_temporaries_lie_in_results_to_come_and_in_what_is_no_longer_needed(chain):
+    assert [operands[0] for operands in slots(chain, free={7})] == [
+        (OUTPUT, 0, 0),
+        (TAKEN, 0, 0),  # the input was read by the call before
+        (ARENA, 0, 0),  # a call never reads and writes the same place
+        (OUTPUT, 0, 0),
+    ]
+    layout = lay_out(chain, free={7})
+    assert layout.taken == [(0, 400)] and layout.temporaries == [448]
+
+
+def test_what_is_too_small_takes_in_no_temporary(chain):
+    chain.nbytes = 396
+    layout = lay_out(chain, free={7})
+    assert [operands[0].slot.kind for _, operands in layout.calls] == [ARENA, ARENA, ARENA, OUTPUT]
 
 
 def test_without_views_a_temporary_has_a_block_of_its_own(chain):

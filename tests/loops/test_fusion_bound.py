@@ -51,6 +51,32 @@ def test_a_step_of_a_stencil_is_one_kernel(program, steps):
     assert steps <= kernels_of(lambda device: program(device, steps)) <= steps + 1
 
 
+def triangular_fill(device, n):
+    m, v = torch.zeros(n, n, device=device), data(n, device=device)
+    for i in range(1, n):
+        m[i, :i] = v[:i] * i + m[i - 1, :i]
+    return m
+
+
+def test_rows_of_growing_length_are_written_where_they_lie():
+    n = 60
+    with Cost() as cost:
+        assert kernels_of(lambda device: triangular_fill(device, n)) <= n + 4
+    assert cost.spent["bytes_moved"] < 8 * 4 * n * n  # and the table is not copied for each of them
+
+
+def test_a_row_is_not_written_over_what_it_still_reads():
+    def shifted(device):
+        m = torch.zeros(20, 20, device=device)
+        m[0] = data(20, device=device)
+        for i in range(1, 12):
+            m[i, :i] = m[i - 1, :i] + 1
+            m[i, 1 : i + 1] = m[i, :i] * 0.5 + m[i, i]  # what is read and what is written overlap
+        return m
+
+    kernels_of(shifted)
+
+
 def test_a_step_of_a_stencil_reads_what_the_last_one_left_and_nothing_older():
     u = data(64, 64, device=DEVICE)
     flush()

@@ -165,3 +165,16 @@ def test_recurrence_with_another_factor_compiles_once_more_at_most():
         expected = torch.zeros(N)
         recurrence(expected, b.cpu(), factor)
         torch.testing.assert_close(a.cpu(), expected)
+
+
+def test_a_loop_in_turn_leaves_its_result_where_it_was_computed():
+    def sums(device):
+        a = data(N, device=device).exp()
+        for i in range(1, N):
+            a[i] = a[i - 1] * 0.5 + a[i]
+        return a
+
+    with Cost() as cost:
+        ours = sums(DEVICE).cpu()
+    torch.testing.assert_close(ours, sums("cpu"))
+    assert cost.spent["kernels"] == 2  # no third one that copies it

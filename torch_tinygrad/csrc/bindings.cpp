@@ -289,6 +289,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("arena", &HostProgram::arena)
       .def_readwrite("sizes", &HostProgram::sizes)
       .def_readwrite("temporaries", &HostProgram::temporaries)
+      .def_readwrite("taken", &HostProgram::taken)
       .def_readwrite("moved", &HostProgram::moved)
       .def_readwrite("storage_sizes", &HostProgram::storage_sizes)
       .def("integers", &integers_of)

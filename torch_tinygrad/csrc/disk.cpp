@@ -77,9 +77,9 @@ std::shared_ptr<Program> load_program(const Hash& key, c10::DeviceIndex device) 
   if (!kept) return nullptr;
   try {
     Reader r(kept->second);
-    std::vector<int64_t> leaders = r.numbers<int64_t>();
+    auto origins = r.numbers<int64_t>();
     const std::shared_ptr<Program> program = program_from_bytes(r.view(), device);
-    if (program != nullptr) program->constants = kept->first, program->leaders = std::move(leaders);
+    if (program != nullptr) program->constants = kept->first, program->origins = std::move(origins);
     return program;
   } catch (const Damaged&) {
     return nullptr;
@@ -91,7 +91,7 @@ void save_program(const Hash& key, const Program& program) {
   const std::optional<std::string> bytes = program.to_bytes();
   if (!bytes) return;
   Writer w;
-  w.numbers(program.leaders), w.text(*bytes);
+  w.numbers(program.origins), w.text(*bytes);
   save_checked(key, program.constants, w.bytes);
 }
 

@@ -27,7 +27,7 @@ namespace tiny {
 // Where the operands of a run are.
 struct Addresses {
   c10::DeviceIndex device;
-  std::vector<char*> inputs, outputs, constants;
+  std::vector<char*> inputs, outputs, constants, taken;
   char* arena = nullptr;
   std::vector<double> floats;
   std::vector<int64_t> ints;
@@ -51,6 +51,8 @@ struct Addresses {
         return constants[slot.index] + slot.offset;
       case Slot::Kind::Sizes:
         return const_cast<char*>(reinterpret_cast<const char*>(sizes->data())) + slot.offset;
+      case Slot::Kind::Taken:
+        return taken[slot.index] + slot.offset;
       case Slot::Kind::Made:
         return static_cast<char*>(made[slot.index]->host) + slot.offset;
       default:
@@ -97,6 +99,12 @@ void put(std::vector<c10::IValue>& arguments, const c10::FunctionSchema& schema,
   }
   auto list = arguments[path[0]].toList();
   list.set(path[1], c10::IValue(tensor));
+}
+
+// Whether nobody else sees the buffer of a storage that only the trace still has, and it holds so many bytes.
+bool can_take(const Storage& storage, int64_t nbytes) {
+  const bool is_ours_alone = storage.buffer.use_count() == 1 && storage.shared == nullptr && !storage.buffer->owner;
+  return is_ours_alone && storage.nbytes >= static_cast<size_t>(nbytes);
 }
 
 }  // namespace
@@ -237,7 +245,7 @@ void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
 
 void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
   Addresses addresses{trace.device};
-  std::vector<std::shared_ptr<Buffer>> fresh;
+  std::vector<std::shared_ptr<Buffer>> fresh, temporaries;
   addresses.inputs.reserve(inputs.size());
   for (uint32_t i : inputs) {
     Storage& storage = *trace.storages[i];
@@ -249,10 +257,17 @@ void HostProgram::run(const Trace& trace, const std::vector<Number>& numbers) {
     fresh.push_back(host_buffer(trace.device, static_cast<size_t>(nbytes)));
     addresses.outputs.push_back(static_cast<char*>(fresh.back()->host));
   }
-  std::shared_ptr<Buffer> temporaries;
+  for (const auto& [input, nbytes] : taken) {
+    if (can_take(*trace.storages[inputs[input]], nbytes)) {
+      addresses.taken.push_back(addresses.inputs[input]);
+    } else {
+      temporaries.push_back(host_buffer(trace.device, static_cast<size_t>(nbytes)));
+      addresses.taken.push_back(static_cast<char*>(temporaries.back()->host));
+    }
+  }
   if (arena > 0) {
-    temporaries = host_buffer(trace.device, static_cast<size_t>(arena));
-    addresses.arena = static_cast<char*>(temporaries->host);
+    temporaries.push_back(host_buffer(trace.device, static_cast<size_t>(arena)));
+    addresses.arena = static_cast<char*>(temporaries.back()->host);
   }
   for (std::string& constant : constants_) addresses.constants.push_back(constant.data());
   for (uint32_t p : floats) addresses.floats.push_back(numbers[p].is_float ? numbers[p].f : static_cast<double>(numbers[p].i));

@@ -30,8 +30,7 @@ struct Program {
 
   std::vector<uint32_t> lifted;  // positions of numbers that are inputs; all others are constants of the program
   Hash constants;                // of the numbers and offsets it was compiled for
-  // Where the first region of each group that moves lay when it was compiled, in bytes: what it is run with is how far from there.
-  std::vector<int64_t> leaders;
+  std::vector<int64_t> origins;  // bytes before each group of moving regions, as it was compiled
   int64_t kernels = 0, bytes_moved = 0;
   std::map<std::string, int64_t> fallbacks;
   std::vector<std::string> description;  // a line a step
@@ -40,9 +39,9 @@ struct Program {
 
 // Where a step finds an operand.
 struct Slot {
-  enum class Kind : uint32_t { Input, Output, Arena, Floats, Ints, Constant, Nowhere, Made, Sizes };
+  enum class Kind : uint32_t { Input, Output, Arena, Floats, Ints, Constant, Nowhere, Made, Sizes, Taken };
   Kind kind;
-  uint32_t index;  // of the input, output, constant, made tensor or block of the arena
+  uint32_t index;  // of the input, output, constant, made tensor, block of the arena or input that is taken
   int64_t offset;  // in bytes
 };
 
@@ -64,9 +63,11 @@ class HostProgram final : public Program {
   std::optional<std::string> to_bytes() const override;
   static std::shared_ptr<HostProgram> read_from(std::string_view bytes);  // none where they are damaged
 
-  std::vector<uint32_t> inputs;                        // storages read, or written in place
-  std::vector<uint32_t> written;                       // which of the inputs are written in place
-  std::vector<std::pair<uint32_t, int64_t>> outputs;   // storages that get a new buffer: number, bytes
+  std::vector<uint32_t> inputs;                       // storages read, or written in place
+  std::vector<uint32_t> written;                      // which of the inputs are written in place
+  std::vector<std::pair<uint32_t, int64_t>> outputs;  // storages that get a new buffer: number, bytes
+  // Inputs that nobody needs once they were read, and that temporaries lie in then: which of the inputs, bytes.
+  std::vector<std::pair<uint32_t, int64_t>> taken;
   std::vector<uint32_t> floats, ints;                  // positions of lifted numbers, by type
   std::vector<std::pair<uint32_t, uint32_t>> adopted;  // storages that get a tensor which ATen made: number, its index
   uint32_t made = 0;                                   // tensors that ATen's steps make

@@ -112,6 +112,7 @@ std::optional<std::string> HostProgram::to_bytes() const try {
   w.list(constants_, [&](const std::string& c) { w.text(c); });
   w.numbers(inputs), w.numbers(written);
   w.list(outputs, [&](const auto& o) { w.number(o.first), w.number(o.second); });
+  w.list(taken, [&](const auto& t) { w.number(t.first), w.number(t.second); });
   w.list(adopted, [&](const auto& o) { w.number(o.first), w.number(o.second); });
   w.number(made), w.numbers(floats), w.numbers(ints), w.numbers(lifted);
   w.numbers(sizes), w.numbers(moved), w.list(temporaries, [&](const auto& t) { w.number(t.first), w.number(t.second); });
@@ -166,6 +167,10 @@ std::shared_ptr<HostProgram> HostProgram::read_from(std::string_view bytes) try 
   for (size_t n = r.count(); n > 0; n--) {
     const auto storage = r.number<uint32_t>();
     program->outputs.emplace_back(storage, r.number<int64_t>());
+  }
+  for (size_t n = r.count(); n > 0; n--) {
+    const auto input = r.number<uint32_t>();
+    program->taken.emplace_back(input, r.number<int64_t>());
   }
   for (size_t n = r.count(); n > 0; n--) {
     const auto storage = r.number<uint32_t>();

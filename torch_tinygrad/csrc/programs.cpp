@@ -130,12 +130,13 @@ Hash name_of(const Hash& key, const Varying& varying, const Inputs& inputs) {
 
 void note_compiled_for(Program& program, const Inputs& inputs, const Varying& varying) {
   program.constants = constants_of(inputs, lifted_in(program, inputs.numbers.size()), varying.moves);
-  program.leaders.clear();
-  for (uint32_t leader : varying.moves.leaders) program.leaders.push_back(inputs.offsets[leader]);
+  program.origins.clear();
+  for (uint32_t leader : varying.moves.leaders) program.origins.push_back(inputs.offsets[leader]);
 }
 
 bool has_constants(const Program& program, const Inputs& inputs, const Varying& varying) {
-  return program.constants == constants_of(inputs, lifted_in(program, inputs.numbers.size()), varying.moves);
+  return program.origins.size() == varying.moves.leaders.size() &&
+         program.constants == constants_of(inputs, lifted_in(program, inputs.numbers.size()), varying.moves);
 }
 
 Entry& add_program(Family& family, std::shared_ptr<Program> program, Inputs inputs, const Varying& varying) {
@@ -188,9 +189,9 @@ void note_sight(Family& family, Inputs inputs) {
 
 std::vector<Number> arguments_of(const Inputs& inputs, const Entry& entry) {
   std::vector<Number> numbers = inputs.numbers;
-  for (size_t group = 0; group < entry.moves.leaders.size(); group++) {
+  for (size_t i = 0; i < entry.moves.leaders.size(); i++) {
     Number shift{};
-    shift.i = inputs.offsets[entry.moves.leaders[group]] - entry.program->leaders[group];
+    shift.i = inputs.offsets[entry.moves.leaders[i]] - entry.program->origins[i];
     numbers.push_back(shift);
   }
   return numbers;

@@ -78,8 +78,18 @@ def _cut(ctx: rangeify.LimitBufsContext, root: UOp) -> UOp | None:
 def _staged(ctx: rangeify.LimitBufsContext, value: UOp) -> UOp:
     loops = [r for r in value.ranges if r.arg[-1] is not AxisType.DEVICE]
     own = [r.replace(arg=(next(ctx.range_idx), AxisType.WEAK)) for r in loops]
-    stage = value.substitute(dict(zip(loops, own, strict=True))).bufferize(*own, arg=BufferizeOpts(value.device))
+    stage = _over(dict(zip(loops, own, strict=True)), value).bufferize(*own, arg=BufferizeOpts(value.device))
     return stage.index(*loops)
+
+
+def _over(renamed: dict[UOp, UOp], value: UOp) -> UOp:
+    """The value over other loops. tinygrad's substitution would look at all that was stored for it as well, and at what
+    was stored for that."""
+    made = dict(renamed)
+    for u in value.toposort(lambda u: any(loop in u.ranges for loop in renamed)):
+        if u not in made:
+            made[u] = u.replace(src=tuple(made.get(s, s) for s in u.src))
+    return made[value]
 
 
 def _counted(tsink: UOp, debug: bool = False) -> UOp:

@@ -45,16 +45,16 @@ def assemble(schedule: Schedule, code_of: Callable[[UOp], Code] = code_of) -> _C
     graph = schedule.graph
     program = _C.HostProgram()
     made = made_by_steps(schedule)
-    layout = lay_out(schedule, made=made)
+    layout = lay_out(schedule, made=made, free=free_storages(graph.flats))
     program.made, program.adopted, program.arena = len(made), layout.adopted, sum(layout.temporaries)
-    program.temporaries = layout.blocks
+    program.temporaries, program.taken = layout.blocks, layout.taken
 
     for constant in layout.constants:
         program.add_constant(bytes(constant.as_memoryview()))
     description = []
     operators = explain.operators(schedule)
     fallbacks: dict[str, int] = {}
-    independence = Independence()
+    independence = Independence(layout.taken)
     moved: list[int] = []
     for (call, arguments), names, releases in zip(layout.calls, operators, layout.releases, strict=True):
         kind = call.src[0]
@@ -100,6 +100,11 @@ def size_it_is_for(flat: Flat) -> int:
     """Bytes that a storage must have; -1 where its size is of no matter, or in the trace's key anyway."""
     matters = flat.storage.has_value and not (flat.storage.any_size and flat.is_taken_in_parts)
     return flat.storage.nbytes if matters else -1
+
+
+def free_storages(flats: list[Flat]) -> set[int]:
+    """The storages that nobody sees after the trace."""
+    return {number for number, flat in enumerate(flats) if not flat.storage.live}
 
 
 def fills(meta: Operand, buffer: UOp) -> bool:

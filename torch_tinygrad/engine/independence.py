@@ -3,20 +3,21 @@ free. What decides is the memory that they read and write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tinygrad.uop.ops import ProgramInfo
 
-from .layout import Operand
+from .layout import INPUT, TAKEN, Operand, Slot
 
 # Kernels at most that run at the same time: each is compared with what those before it use.
 MOST = 256
 
 
 class Independence:
-    """Follows a program's kernels, in their order."""
+    """Follows a program's kernels, in their order. Temporaries lie in the inputs that were `taken`."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Sequence[tuple[int, int]] = ()) -> None:
+        self.taken = taken
         self.restart()
 
     def restart(self) -> None:
@@ -27,8 +28,8 @@ class Independence:
 
     def add(self, info: ProgramInfo, operands: list[Operand]) -> bool:
         """Whether the kernel may run at the same time as those since the last one that had to wait."""
-        writes = [operands[i] for i in info.outs]
-        reads = [operands[i] for i in info.globals if i not in info.outs]
+        writes = [self._memory(operands[i]) for i in info.outs]
+        reads = [self._memory(operands[i]) for i in info.globals if i not in info.outs]
         waits = _meet(self.written, reads + writes) or _meet(self.read, writes) or self.kernels == MOST
         if waits:
             self.restart()
@@ -37,6 +38,10 @@ class Independence:
             for (kind, number, offset), nbytes in added:
                 known.setdefault((kind, number), []).append((offset, offset + nbytes))
         return not waits and self.kernels > 1
+
+    def _memory(self, operand: Operand) -> Operand:
+        (kind, number, offset), nbytes = operand
+        return Operand(Slot(INPUT, self.taken[number][0], offset), nbytes) if kind == TAKEN else operand
 
 
 def _meet(known: dict[tuple[int, int], list[tuple[int, int]]], operands: Iterable[Operand]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from tinygrad.uop.ops import UOp, buffers
 
 from torch_tinygrad.trace.decisions import decide, is_one_of_many
 
-from .memory import plan, shared_blocks
+from .memory import AFTER, BEFORE, Host, plan, shared_blocks
 from .order import base_buffer, bytes_of
 from .schedule import Schedule
 
 # The kinds of slots, numbered as the C++ runner numbers them.
-INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT, NOWHERE, MADE, SIZES = range(9)
+INPUT, OUTPUT, ARENA, FLOATS, INTS, CONSTANT, NOWHERE, MADE, SIZES, TAKEN = range(10)
 
 
 class Slot(NamedTuple):
@@ -42,6 +42,7 @@ class Layout:
     output_bytes: list[int]
     temporaries: list[int]  # bytes of each block that temporaries lie in
     blocks: list[tuple[int, int]] = field(default_factory=list)  # for each temporary, where sizes vary: block, bytes
+    taken: list[tuple[int, int]] = field(default_factory=list)  # inputs that temporaries lie in: which, bytes
     constants: list[Buffer] = field(default_factory=list)
     adopted: list[tuple[int, int]] = field(default_factory=list)  # storages that get a made buffer, and which
     releases: list[list[int]] = field(default_factory=list)  # for each call, the made buffers it is the last to use
@@ -55,9 +56,13 @@ def outermost(buffer: UOp, offset: int, inside: dict[UOp, tuple[UOp, int]]) -> t
     return buffer, offset
 
 
-def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) -> Layout:
+def lay_out(
+    schedule: Schedule, views: bool = True, made: Sequence[UOp] = (), free: Collection[int] | None = None
+) -> Layout:
     """Gives every operand of every call its slot. Temporaries share one block, or several where the device has no
-    `views` of parts of a buffer; buffers that are `made` while the program runs have slots of their own."""
+    `views` of parts of a buffer; buffers that are `made` while the program runs have slots of their own. Where it is
+    said which storages are `free`, as nobody needs them once the program has read them, temporaries lie there and in
+    outputs."""
     graph = schedule.graph
     calls = [(call.uop, get_call_arg_uops(call.uop)) for call in schedule.calls]
     based = [[outermost(*base_buffer(b), graph.space.inside) for b in arguments] for _, arguments in calls]
@@ -96,9 +101,17 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
         layout.blocks = [(block, nbytes) for block, (_, _, nbytes) in zip(blocks, spans, strict=True)]
         slots |= {b: Slot(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
     elif views:
-        offsets, total = plan(spans)
+        hosts = [] if free is None else _hosts(layout, slots, based, schedule, free)
+        places, total = plan(spans, [host for _, host in hosts])
         layout.temporaries = [total] if total else []
-        slots |= {b: Slot(ARENA, 0, offset) for b, offset in zip(lifetimes, offsets, strict=True)}
+        needed: dict[int, int] = {}
+        for buffer, (_, _, nbytes), (number, offset) in zip(lifetimes, spans, places, strict=True):
+            kind, index, _ = Slot(ARENA, 0, 0) if number is None else hosts[number][0]
+            if kind == INPUT:
+                needed[index] = max(needed.get(index, 0), offset + nbytes)
+                kind, index = TAKEN, list(needed).index(index)
+            slots[buffer] = Slot(kind, index, offset)
+        layout.taken = list(needed.items())
     else:
         blocks, layout.temporaries = shared_blocks(spans)
         slots |= {b: Slot(ARENA, block, 0) for b, block in zip(lifetimes, blocks, strict=True)}
@@ -111,3 +124,30 @@ def lay_out(schedule: Schedule, views: bool = True, made: Sequence[UOp] = ()) ->
             operands.append(Operand(Slot(kind, number, start + offset), nbytes))
         layout.calls.append((call, operands))
     return layout
+
+
+def _hosts(
+    layout: Layout,
+    slots: dict[UOp | None, Slot],
+    based: list[list[tuple[UOp, int]]],
+    schedule: Schedule,
+    free: Collection[int],
+) -> list[tuple[Slot, Host]]:
+    """Memory that temporaries may lie in: that of outputs until they are written, and of free storages once they were
+    used."""
+    first: dict[Slot, int] = {}
+    last: dict[Slot, int] = {}
+    for step, arguments in enumerate(based):
+        for buffer, _ in arguments:
+            if (slot := slots.get(buffer)) is not None:
+                first.setdefault(slot, step)
+                last[slot] = step
+    hosts = []
+    for i, nbytes in enumerate(layout.output_bytes):
+        slot = Slot(OUTPUT, i, 0)
+        hosts.append((slot, Host(first.get(slot, BEFORE), AFTER, nbytes)))
+    for i, number in enumerate(layout.inputs):
+        if number in free:
+            slot = Slot(INPUT, i, 0)
+            hosts.append((slot, Host(BEFORE, last[slot], schedule.graph.flats[number].storage.nbytes)))
+    return hosts

@@ -65,7 +65,7 @@ class Places:
         """The state of the buffer that the value was stored to, by a kernel or a step of ATen's, where it was: that
         buffer can be a storage's, or have parts."""
         value = unshaped(value)
-        if value.op is not Ops.AFTER or unshaped(value.src[0]).op is not Ops.BUFFER or value.buf_uop in self.taken:
+        if value.op is not Ops.AFTER or not _is_buffer(value.src[0]) or value.buf_uop in self.taken:
             return None
         made = value.src[1]
         return value if made.op is Ops.CALL or (made.op is Ops.STORE and made.src[0] is value.src[0]) else None
@@ -79,6 +79,13 @@ class Places:
         state = self.stored_state((value if self.has_own_buffer(value) else held(value, self.device)).uop)
         assert state is not None
         return state
+
+
+def _is_buffer(before: UOp) -> bool:
+    """Whether this is a buffer, or one that a kernel went on with (`fresh`): nothing else reads what it held before."""
+    while (before := unshaped(before)).op is Ops.AFTER:
+        before = before.src[0]
+    return before.op is Ops.BUFFER
 
 
 def _placement(*states: UOp) -> UOp:

@@ -6,6 +6,7 @@ in it, and the order (whoever reads an earlier version runs before the writer of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinygrad import Tensor
@@ -31,6 +32,15 @@ class Versions:
         taken.add(buffer)
         self.states: list[UOp] = []  # of each version but the first, everything stored
 
+    @staticmethod
+    def holding(value: UOp, taken: set[UOp]) -> Versions:
+        """Of a buffer that the storage did not have before the trace, with a value in it."""
+        versions = Versions(UOp.new_buffer(value.device, value.shape[0], value.dtype), taken)
+        version = versions.begin()
+        version.state = version.state.after(version.state.store(value))
+        versions.finish(version)
+        return versions
+
     def begin(self) -> Version:
         name = UOp.new_buffer(self.buffer.device, self.buffer.shape[0], self.buffer.dtype)
         return Version(name, name)
@@ -41,16 +51,18 @@ class Versions:
         self.states.append(version.state)
         self.state = version.state
 
-    def depends_elementwise(self, value: UOp, view: UOp) -> bool:
+    def depends_elementwise(self, value: UOp, view: UOp, is_apart: Callable[[UOp], bool] = lambda u: False) -> bool:
         """Whether every path from `value` to a version of the buffer leads through `view` of the present one, and only
-        through operations that keep elements in place: then storing the value over the view reads nothing that is
-        already overwritten. What lies behind another buffer's state was computed by other kernels."""
+        through operations that keep elements in place, or through a part of the present one that `is_apart` from it:
+        then storing the value over the view reads nothing that is already overwritten. What lies behind another
+        buffer's state was computed by other kernels."""
         wanted = unshaped(view)
         reaches: dict[UOp, bool] = {}
         safe: dict[UOp, bool] = {}
         for u in value.toposort(lambda u: u.op is not Ops.AFTER or u.buf_uop in self.names):
             found = [s for s in u.src if reaches.get(s)]
             reaches[u] = u in self.names or u.op is Ops.AFTER or bool(found)
+            reaches[u] = reaches[u] and not is_apart(u)
             if not reaches[u] or u is wanted:
                 safe[u] = True
             elif u.op is Ops.RESHAPE:

@@ -13,6 +13,9 @@ from tinygrad.uop.ops import UOp
 from torch_tinygrad.trace import geometry
 from torch_tinygrad.trace.nodes import Region
 
+from ..kernels.updates import write_shifted
+from .regions import Shift
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -28,6 +31,33 @@ class Patch:
     def is_update(self) -> bool:
         """Whether `value` costs much more than the update does."""
         return self.update is not None and self.region.moves < 0
+
+
+def moving_store(
+    region: Region, value: Tensor, shift: Callable[[int], Shift]
+) -> Callable[[Tensor, Collection[UOp]], Tensor]:
+    """What writes a region that moves, as a patch's `update`."""
+
+    def store(state: Tensor, older: Collection[UOp]) -> Tensor:
+        now = shift(region.moves)
+        return write_shifted(state, region, value, now.inputs, now.position, older)
+
+    return store
+
+
+class Reads(dict[UOp, Region]):
+    """What a value without patches was read for: the region, by the expression that it gave."""
+
+    def apart_from(self, region: Region) -> Callable[[UOp], bool]:
+        """Whether an expression is what was read where the region is not."""
+
+        def is_apart(u: UOp) -> bool:
+            read = self.get(u)
+            if read is None or read.moves >= 0 or read.dtype != region.dtype:
+                return False
+            return not geometry.overlaps(read, region)
+
+        return is_apart
 
 
 @dataclass

@@ -7,7 +7,7 @@ are buffers of their own that make up all of it, they are laid side by side (see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -20,12 +20,12 @@ from torch_tinygrad.trace.decisions import decide
 from torch_tinygrad.trace.nodes import Region, Storage
 
 from ..kernels.threads import SMALL, is_stored
-from ..kernels.updates import Update, write_shifted
+from ..kernels.updates import Update
 from ..lower.complex import Complex, joined, split
 from ..lower.registry import TO_TINY
 from .blocks import ALIGNMENT, Places
 from .in_place import Version, Versions, held
-from .patches import Layouts, Patch, Patches, interval
+from .patches import Layouts, Patch, Patches, Reads, interval, moving_store
 from .regions import Shift, apply, bytes_region, composed, covers, in_memory, retyped, scattered, strided
 
 # A buffer with more patches than this is written whole; a value never keeps more apart than that.
@@ -34,6 +34,8 @@ MAX_PATCHES = 1024
 # Reads that compose patches, after which the next materialises the value: patches that were made of what such
 # reads gave are taken apart again for each of them, twice as often every time.
 MAX_COMPOSITIONS = 6
+# Elements from which on one read that composes small patches is enough: each goes through all of them.
+LARGE = 1 << 12
 # Patches of at most this part of a buffer are stored before what reads all of it.
 SMALL_PART = 4
 
@@ -51,6 +53,7 @@ class Flat:
     patches: Patches = field(default_factory=Patches)  # written since
     layouts: Layouts = field(default_factory=Layouts)  # buffers that hold it too, in other orders
     parts: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # intervals of the value, as buffers
+    reads: Reads = field(default_factory=Reads)
     written: bool = False
     compositions: int = 0  # reads that composed the patches since the value was last materialised
     was_materialised: bool = False  # whether it was materialised for reads since
@@ -107,16 +110,22 @@ class Flat:
         updated = written >= 0 and self.patches[written].is_update
         if (patched or updated) and self._is_worth_storing():
             self.store_patches()
-            return strided(self.typed(dtype), region, self.shift)
-        if patched and self.compositions < MAX_COMPOSITIONS and not self._is_next_step():
+            return self._taken(region)
+        is_small = patched and self._changes_little(self.patches.last())
+        most = 1 if is_small and decide("large", self.count(dtype) >= LARGE) else MAX_COMPOSITIONS
+        if patched and self.compositions < most and not self._is_next_step():
             self.compositions += 1
             return strided(self._patched(dtype), region, self.shift)
         if patched:
-            self.merge_patches()
-            self._replace(held(self.value, self.device))
+            self._materialise(is_small)
             self.compositions, self.was_materialised = 0, True
-            return strided(self.typed(dtype), region, self.shift)
-        return self.patches[written].value if written >= 0 else strided(self.typed(dtype), region, self.shift)
+            return self._taken(region)
+        return self.patches[written].value if written >= 0 else self._taken(region)
+
+    def _taken(self, region: Region) -> Tensor:
+        taken = strided(self.typed(TO_TINY[region.dtype]), region, self.shift)
+        self.reads[taken.uop] = region
+        return taken
 
     def stored(self, region: Region, wanted: int = 0) -> tuple[Tensor, int] | None:
         """A buffer that the region can be read from without a copy, and the element it starts with. A value that is not
@@ -255,7 +264,7 @@ class Flat:
         if too_many or (self.patches and self.patches.dtype != region.dtype):
             self.merge_patches()
         self.value = self.typed(dtype)
-        self.patches.add(Patch(region, value, self._store_of(region, value) if region.moves >= 0 else None))
+        self.patches.add(Patch(region, value, moving_store(region, value, self.shift) if region.moves >= 0 else None))
 
     def write_arranged(self, region: Region, buffer: Tensor, order: tuple[int, ...]) -> None:
         """The whole storage, from a buffer in which the region lies with its dimensions in this order."""
@@ -263,15 +272,8 @@ class Flat:
         self.write(region, buffer.permute(tuple(order.index(d) for d in range(len(order)))))
         self._laid_out((region.size, region.stride, region.dtype, order), buffer)
 
-    def _store_of(self, region: Region, value: Tensor) -> Callable[[Tensor, Collection[UOp]], Tensor]:
-        def store(state: Tensor, older: Collection[UOp]) -> Tensor:
-            shift = self.shift(region.moves)
-            return write_shifted(state, region, value, shift.inputs, shift.position, older)
-
-        return store
-
     def _replace(self, value: Tensor) -> None:
-        self.value, self.patches, self.parts = value, Patches(), {}
+        self.value, self.patches, self.parts, self.reads = value, Patches(), {}, Reads()
 
     def update(self, region: Region, made: Update) -> None:
         """A write that changes little of the region: if that is all of the storage, it can be made in the buffer."""
@@ -334,6 +336,18 @@ class Flat:
         if self.patches and not self._join():
             self._replace(self._patched(TO_TINY[self.patches.dtype]))
 
+    def _changes_little(self, patches: list[Patch]) -> bool:
+        changed = sum(1 if p.update is not None else p.region.numel for p in patches)
+        return changed > 0 and decide("small part", changed * SMALL_PART <= self.value.shape[0])
+
+    def _materialise(self, is_small: bool) -> None:
+        """Stores the value with its patches; in the storage's own buffer, if what comes is likely small as well."""
+        self.merge_patches()
+        if self.storage.has_value or self.versions is not None or not self.in_place or not is_small:
+            return self._replace(held(self.value, self.device))
+        self.versions = Versions.holding(self.value.uop, self.space.taken)
+        self._replace(Tensor(self.versions.state))
+
     def in_place_patches(self) -> list[Patch]:
         """What to store into the buffer it had, if that is all that changed."""
         if not self.patches or not self.is_patched_buffer(TO_TINY[self.patches.dtype]):
@@ -343,9 +357,7 @@ class Flat:
 
     def _is_worth_storing(self) -> bool:
         """Whether to store the patches now, for what reads the buffer: composing would copy or recompute far more."""
-        patches = self.in_place_patches() if self.in_place else []
-        changed = sum(1 if p.update is not None else p.region.numel for p in patches)
-        return changed > 0 and decide("small part", changed * SMALL_PART <= self.versions.buffer.shape[0])
+        return self._changes_little(self.in_place_patches() if self.in_place else [])
 
     def settle_patches(self) -> None:
         """At the end of a trace: what changed is stored into the buffer, if that is all there is."""
@@ -369,7 +381,8 @@ class Flat:
         """Whether a patch reads what storing it would already have overwritten."""
         before = strided(Tensor(self.versions.state), patch.region, self.shift)
         is_moving = not self.in_place or patch.region.moves >= 0
-        return is_moving or not self.versions.depends_elementwise(patch.value.uop, before.uop)
+        apart = self.reads.apart_from(patch.region)
+        return is_moving or not self.versions.depends_elementwise(patch.value.uop, before.uop, apart)
 
     def store_patches(self) -> None:
         """Stores the patches into the buffer: a new version of it, which is the value from here on."""
