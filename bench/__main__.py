@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import contender, harness, report
 
-ALONE = ("setitem", "record", "train", "startup", "first", "memory", "growth", "loops", "choices", "compiled")
+ALONE = ("setitem", "record", "train", "startup", "first", "memory", "growth", "loops", "choices", "compiled", "ddp")
 ROOT = Path(__file__).resolve().parent.parent
 
 
