@@ -30,7 +30,7 @@ DEVICES = {
     "CL": "apt-get install pocl-opencl-icd ocl-icd-opencl-dev",
     "WEBGPU": "pip install dawn-python, and apt-get install mesa-vulkan-drivers",
     "PYTHON": "nothing: it is tinygrad's emulator",
-    "CPU:LLVM": "a libLLVM of version 16 or newer, on LLVM_PATH where there are several",
+    "CPU:LLVM": "apt-get install libllvm19, or a newer one; LLVM_PATH names it where there are several",
 }
 # What `make test` runs on each: for every path that the host does not take, its cheapest tests.
 SELECTION = {
