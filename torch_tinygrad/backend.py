@@ -35,12 +35,16 @@ def prepare() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from . import _C, cache, data_dependent, ops
-    from .choice import chosen_device, is_host, library, open_chosen
+    from .choice import chosen_device, is_host, library, names_compiler, open_chosen
     from .facts import facts
     from .service import requests
     from .service.bounds import MAY_PASS
     from .trace.nodes import Number, Region, Storage, Trace
 
+    if names_compiler():
+        from .engine.devices import lacking
+
+        _C.set_lacking(chosen_device(), lacking())
     if not is_host():
         from .engine.devices import lacking, most_bytes, most_pending
 

@@ -19,6 +19,11 @@ def named(setting: str) -> str:
     return setting.split(";")[0].split("+")[-1].split(":")[0].upper()
 
 
+def names_compiler() -> bool:
+    """Whether `DEV` names more than a device, as `CPU:LLVM`: its types are not those that the CPU has by itself."""
+    return ":" in os.environ.get("DEV", "").split(";")[0]
+
+
 def _has_node(*patterns: str) -> bool:
     return any(next(Path("/dev").glob(pattern), None) is not None for pattern in patterns)
 

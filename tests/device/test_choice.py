@@ -77,3 +77,19 @@ def test_the_choice_is_said_where_somebody_debugs():
     code = "import torch; torch.ones(2, device='tiny')"
     assert "tiny: the device is tinygrad's CPU (DEV=CPU)\n" in run(code, DEV="CPU", TORCH_TINY_DEBUG="1").stderr
     assert "the device is" not in run(code, DEV="CPU", TORCH_TINY_DEBUG="0").stderr
+
+
+def test_types_that_a_named_compiler_lacks_are_refused():
+    code = """
+    import torch
+    from torch_tinygrad.engine.devices import lacking
+    try:
+        torch.ones(2, device="tiny", dtype=torch.float16)
+        print("made", torch.float16 in lacking())
+    except TypeError:
+        print("refused", torch.float16 in lacking())
+    """
+    done = run(code, DEV="CPU:LLVM", TORCH_TINY_COMPILE="always")
+    if "RuntimeError" in done.stderr:
+        pytest.skip("LLVM's library is not here")
+    assert done.stdout.split() in (["made", "False"], ["refused", "True"])

@@ -190,3 +190,10 @@ def test_brackets_are_kept(name: str, dtype: torch.dtype) -> None:
     want = BRACKETS[name](x, y, z)
     exactly = {} if "exponential" in name else {"rtol": 0, "atol": 0}  # the CPU rounds those otherwise
     torch.testing.assert_close(found, want, equal_nan=True, **exactly)
+
+
+def test_quotients_of_the_smallest_numbers_are_finite() -> None:
+    x = torch.tensor([3e-39, -6e-39, 2.0**-126], device="cpu")
+    y = torch.tensor([1.5e-39, 3e-39, 2.0**-127], device="cpu")
+    with torch.tiny.compile_mode("always"):
+        torch.testing.assert_close((x.to(DEVICE) / y.to(DEVICE)).cpu(), x / y)

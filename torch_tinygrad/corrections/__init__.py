@@ -4,7 +4,19 @@ Each is a function under `@correction`, with the version it is for and the test 
 goes wrong without it. All are applied at one moment: when `kernels/`, which every room that makes values imports, is
 imported. What an upgrade of tinygrad must check: docs/tinygrad.md."""
 
-from . import arithmetic, constants, loops, pairs, parameters, rendering, wgsl
+from . import arithmetic, constants, llvm, loops, pairs, parameters, rendering, wgsl
 from .registry import ALL, Correction, apply
 
-__all__ = ["ALL", "Correction", "apply", "arithmetic", "constants", "loops", "pairs", "parameters", "rendering", "wgsl"]
+__all__ = [
+    "ALL",
+    "Correction",
+    "apply",
+    "arithmetic",
+    "constants",
+    "llvm",
+    "loops",
+    "pairs",
+    "parameters",
+    "rendering",
+    "wgsl",
+]

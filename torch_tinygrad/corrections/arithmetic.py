@@ -14,7 +14,7 @@ from collections.abc import Callable
 import tinygrad.codegen as codegen
 from tinygrad.codegen.late import coalesce
 from tinygrad.dtype import dtypes
-from tinygrad.renderer.cstyle import ClangRenderer
+from tinygrad.renderer.cstyle import ClangRenderer, OpenCLRenderer
 from tinygrad.uop import symbolic
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 
@@ -113,10 +113,11 @@ def half_types_are_rounded_between_operators() -> None:
 
 @correction("0.14.0", "engine/test_corrections.py::test_products_and_sums_are_rounded_apart")
 def products_and_sums_are_rounded_apart() -> None:
-    """Products and sums become one MULACC wherever a device has it, and clang makes them one wherever both stand in one
-    expression: rounded once where PyTorch rounds twice."""
+    """Products and sums become one MULACC wherever a device has it, and compilers make them one wherever both stand in
+    one expression: rounded once where PyTorch rounds twice."""
     wrap(codegen, "get_late_rewrite_patterns", _late_rules)
     wrap(ClangRenderer, "_render_defines", _defines)
+    wrap(OpenCLRenderer, "render_kernel", _contracting_nothing)
 
 
 def _late_rules(plain: Callable) -> Callable:
@@ -128,6 +129,13 @@ def _late_rules(plain: Callable) -> Callable:
         return others if Ops.MULACC in ops else PatternMatcher([apart]) + others
 
     return late_rules
+
+
+def _contracting_nothing(plain: Callable) -> Callable:
+    def render_kernel(self: OpenCLRenderer, *args, **options) -> str:
+        return "\n".join(["#pragma OPENCL FP_CONTRACT OFF", plain(self, *args, **options)])
+
+    return render_kernel
 
 
 def _defines(plain: Callable) -> Callable:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer import cstyle
-from tinygrad.renderer.cstyle import ClangRenderer, CStyleLanguage, CUDARenderer
+from tinygrad.renderer.cstyle import ClangRenderer, CStyleLanguage, CUDARenderer, OpenCLRenderer
 from tinygrad.renderer.wgsl import WGSLRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 
@@ -54,8 +54,9 @@ def _in_order(ctx: CStyleLanguage, x: UOp, a: UOp, b: UOp) -> str | None:
 
 @correction("0.14.0", "engine/test_corrections.py::test_what_a_lowering_rounds_once_is_rounded_once")
 def fused_products_are_written_as_such() -> None:
-    """tinygrad has no C for a MULACC on the CPU and on CUDA: what a lowering rounds once is rounded twice."""
+    """tinygrad has no C for a MULACC on the CPU, on CUDA, in OpenCL: what a lowering rounds once is rounded twice."""
     fused = {ClangRenderer: _fma("__builtin_fma", "__builtin_fmaf"), CUDARenderer: _fma("fma", "fmaf")}
+    fused |= {renderer: _fma("fma", "fma") for renderer in _with_subclasses(OpenCLRenderer)}
     for renderer, write in fused.items():
         renderer.code_for_op = {**renderer.code_for_op, Ops.MULACC: write}
 
@@ -65,6 +66,19 @@ def _fma(double: str, single: str) -> Callable:
         return f"{double if dtype == dtypes.float64 else single}({a},{b},{c})"
 
     return render
+
+
+@correction("0.14.0", "operators/test_numbers_exact.py::test_rounds_where_the_cpu_rounds")
+def quotients_are_written_as_such() -> None:
+    """Everywhere but on the CPU a / b is written as a * (1 / b): rounded twice, and infinite where b is so small that
+    its inverse is."""
+    for renderer in _with_subclasses(CStyleLanguage):
+        known = {op: write for op, write in renderer.code_for_op.items() if op is not Ops.RECIPROCAL}
+        renderer.code_for_op = {**known, Ops.FDIV: _quotient}
+
+
+def _quotient(a: str, b: str, dtype: DType) -> str:
+    return f"({a}/{b})"
 
 
 @correction(
@@ -137,19 +151,28 @@ def _as_unsigned(ctx: CStyleLanguage, x: UOp, wide: DType) -> str:
 def nan_is_a_number_that_the_compiler_does_not_know() -> None:
     """An integer of nan is undefined in C, and a compiler that knows the number makes anything of what is computed from
     one: x**nan was 1."""
-    ClangRenderer.nan = "nan_number"
-    wrap(ClangRenderer, "_render", _with_nan)
+    for renderer, written in NAN.items():
+        renderer.nan = "nan_number"
+        wrap(renderer, "_render", _with_nan(written))
 
 
-# What comes out of an empty piece of assembly is not known.
-NAN = """  unsigned int nan_bits = 0x7fc00000u;
+# What comes out of an empty piece of assembly is not known; nor, where there is none, what memory holds that others
+# might write.
+NAN = {
+    ClangRenderer: """  unsigned int nan_bits = 0x7fc00000u;
   __asm__("" : "+r"(nan_bits));
-  const float nan_number = ((union { unsigned int bits; float number; }){nan_bits}).number;"""
+  const float nan_number = ((union { unsigned int bits; float number; }){nan_bits}).number;""",
+    OpenCLRenderer: """  volatile unsigned int nan_bits = 0x7fc00000u;
+  const float nan_number = as_float(nan_bits);""",
+}
 
 
-def _with_nan(plain: Callable) -> Callable:
-    def render(self: ClangRenderer, uops: list[UOp]):
-        name, lines, *rest = plain(self, uops)
-        return (name, [NAN, *lines] if any(self.nan in line for line in lines) else lines, *rest)
+def _with_nan(written: str) -> Callable:
+    def around(plain: Callable) -> Callable:
+        def render(self: CStyleLanguage, uops: list[UOp]):
+            name, lines, *rest = plain(self, uops)
+            return (name, [written, *lines] if any(self.nan in line for line in lines) else lines, *rest)
 
-    return render
+        return render
+
+    return around

@@ -2,7 +2,8 @@
 
 x * 2/pi is summed up from products of x with pieces of 2/pi, each short enough that nothing is rounded; of each only
 what lies above whole turns counts. Pieces that give whole turns alone are left out: which ones they are depends on the
-size of x. So there is one way for small and huge arguments, without a table in memory and without branches."""
+size of x. So there is one way for small and huge arguments, without a table in memory and without branches. Devices
+without float64, some of which round as they like, multiply the digits as integers."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ DIGITS = 1200
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
 PI_LOW = 1.2246467991473532e-16
 PIECES = 5
+# The biased exponent of a float32 whose 24 digits, as an integer, count eighths of 2**-32 turns.
+FIRST = 120
 
 
 def _piece(width: int, k: int) -> float:
@@ -86,9 +89,56 @@ def _reduced_double(x: Tensor) -> tuple[Tensor, Pair]:
     return quarters, joined(rest.high, rest.low) * number(*HALF_PI, x.dtype)
 
 
+def _digits_from(begin: Tensor) -> list[Tensor]:
+    """96 digits of 2/pi as words, the highest first; they begin at most 159 behind 32 zeros."""
+    word = begin.dtype
+    known = [constant((TWO_OVER_PI >> (DIGITS - 32 * k)) & 0xFFFFFFFF, word) for k in range(8)]
+    row, shift = begin >> 5, begin & 31
+    words = known[:4]
+    for k in range(1, 5):
+        here = row.eq(k)
+        words = [here.where(other, value) for other, value in zip(known[k:], words, strict=False)]
+    return [(a << shift) | ((b >> 1) >> (31 - shift)) for a, b in zip(words, words[1:], strict=False)]
+
+
+def _product(factor: Tensor, words: list[Tensor]) -> list[Tensor]:
+    """Modulo 2**96, eight digits at a time: those of a float32's 24 digits and eight more fit a word."""
+    carried, product = constant(0, factor.dtype), []
+    for word in reversed(words):
+        total = constant(0, factor.dtype)
+        for place in range(0, 32, 8):
+            carried = factor * ((word >> place) & 255) + (carried >> 8)
+            total = total | ((carried & 255) << place)
+        product.append(total)
+    return product[::-1]
+
+
+def _reduced_by_words(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a float32, in integers. The digits of 2/pi begin where the product counts turns, which leaves two of it for
+    the quarters; what is left is at least 2**-30 of one."""
+    bits = m.absolute(x).bitcast(dtypes.uint32)
+    exponent = bits >> 23
+    begin = (exponent < FIRST).where(constant(0, bits.dtype), exponent - FIRST)
+    high, middle, low = _product((bits & 0x7FFFFF) | 0x800000, _digits_from(begin))
+    quarters = ((high + (1 << 29)) >> 30) & 3
+    rest = [(high << 2) | (middle >> 30), (middle << 2) | (low >> 30)]
+    above = rest[0] >> 31  # whether it is nearer to the next quarter turn
+    high, middle = ((above.ne(0)).where(word ^ 0xFFFFFFFF, word) for word in rest)
+    size = high.cast(x.dtype) * 2.0**-32 + middle.cast(x.dtype) * 2.0**-64
+    angle = size * HALF_PI[0]
+    negative = x < 0
+    angle = (above.ne(0) ^ negative).where(-angle, angle)
+    angle = (m.absolute(x) < m.INF).where(angle, m.NAN)
+    quarters = quarters.cast(dtypes.int32)
+    return negative.where(-quarters, quarters), angle
+
+
 def reduced(x: Tensor) -> tuple[Tensor, Pair]:
-    """Quarter turns as int32, and the rest of the angle, at most pi/4, in float64."""
+    """Quarter turns as int32, and the rest of the angle, at most pi/4, in float64 where there is one."""
     small = m.absolute(x) < 0.785
+    if x.dtype == dtypes.float32 and not has_doubles():
+        turns, angle = _reduced_by_words(x)
+        return small.where(constant(0, turns.dtype), turns), single(small.where(x, angle))
     if x.dtype == dtypes.float32:
         quarters, rest = _reduced_single(x)
         pair = single(small.where(x.cast(dtypes.float64), rest))
@@ -126,15 +176,11 @@ def has_doubles() -> bool:
 
 
 def sin(x: Tensor) -> Tensor:
-    return x.eq(0).where(x, _wave(x, 0) if has_doubles() else x.sin())
+    return x.eq(0).where(x, _wave(x, 0))
 
 
 def cos(x: Tensor) -> Tensor:
-    """Without float64 1 - 2*sin(x/2)**2: shifting x by pi/2 instead would round large arguments."""
-    if has_doubles():
-        return _wave(x, 1)
-    half = (x * 0.5).sin()
-    return 1.0 - 2.0 * half * half
+    return _wave(x, 1)
 
 
 def both_of(rest: Pair) -> tuple[Pair, Pair]:
@@ -153,10 +199,10 @@ def _tangent(quarters: Tensor, sine: Pair, cosine: Pair) -> Pair:
 
 
 def tan(x: Tensor) -> Tensor:
-    """The quotient of both series; float32 takes float64 all the way."""
-    if not has_doubles():
-        return x.sin() / cos(x)
+    """The quotient of both series; float32 takes float64 all the way, where there is one."""
     quarters, rest = reduced(x)
+    if not has_doubles():
+        return x.eq(0).where(x, _sine(quarters, rest, x.dtype) / _sine(quarters + 1, rest, x.dtype))
     value = _tangent(quarters, *both_of(rest)).rounded
     return (m.absolute(x) < 1e-8).where(x, value.cast(x.dtype))
 
