@@ -227,6 +227,19 @@ def test_a_killed_parent_leaves_nothing_though_a_fork_of_it_lives_on():
     process.communicate()
 
 
+def test_a_killed_process_leaves_none_of_those_that_compile_kernels():
+    process, workers = started("""
+    with torch.tiny.compile_mode("always"):
+        torch.stack([torch.rand(10 + i, device="tiny").sort().values.cumsum(0).sum() for i in range(12)]).cpu()
+    print(*children(os.getpid()), flush=True)
+    input()
+    """)
+    assert len(workers) > 1
+    process.kill()
+    process.communicate()
+    until(lambda: all(map(is_gone, workers)))
+
+
 def test_an_exit_while_compiling_is_quick_and_silent():
     process, (helper, child) = started("""
     asked = Asked()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from itertools import starmap
+from multiprocessing import parent_process
 from multiprocessing.pool import Pool
 
 from tinygrad import Device
@@ -43,8 +45,17 @@ _searchers: Pool | None = None
 
 
 def _start_worker() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     worker._init_worker()
     choices.apply()
+
+
+def _end_with_parent() -> None:
+    """Workers hold the ends of the pool's pipes for each other: that it was killed, they would not hear there."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _compile(number: int, ast: UOp, renderer: Renderer, context: dict):
