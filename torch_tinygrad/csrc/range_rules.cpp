@@ -176,6 +176,23 @@ Range shifted_right(const GivenArguments& given) {
   return self.low >= 0 ? Range::of(0, self.high) : Range::all();
 }
 
+// (self, other): whether all of the first are less than all of the second, or none is. What is compared is what is known: other
+// types would be converted first.
+Range less(const GivenArguments& given, size_t first, size_t second, bool or_equal) {
+  const auto& self = given[0].toTensor();
+  const bool alike = given[1].isTensor() ? given.tensor(1).scalar_type() == self.scalar_type()
+                                         : given[1].isInt() && given.range(1).within(range_of_dtype(self.scalar_type()).low,
+                                                                                     range_of_dtype(self.scalar_type()).high);
+  const Range a = given.range(first), b = given.range(second), either = Range::of(0, 1);
+  if (!alike || !is_integral(self.scalar_type()) || a.empty() || b.empty()) return either;
+  if (or_equal ? a.high <= b.low : a.high < b.low) return Range::one(1);
+  return (or_equal ? a.low > b.high : a.low >= b.high) ? Range::one(0) : either;
+}
+template <size_t First, bool OrEqual>
+Range compared(const GivenArguments& given) {
+  return less(given, First, 1 - First, OrEqual);
+}
+
 // (self): sums of equally many elements.
 Range total(const GivenArguments& given) {
   const int64_t count = given.numel > 0 ? (given.tensor(0).numel() + given.numel - 1) / given.numel : 0;
@@ -289,6 +306,10 @@ const std::unordered_map<std::string_view, std::vector<Row>>& table() {
       {"minimum", {{smaller, {"self", "other"}}}},
       {"bitwise_and", {{common_bits, {"self", "other"}}}},
       {"bitwise_right_shift", {{shifted_right, {"self"}}}},
+      {"lt", {{compared<0, false>, {"self", "other"}}}},
+      {"le", {{compared<0, true>, {"self", "other"}}}},
+      {"gt", {{compared<1, false>, {"self", "other"}}}},
+      {"ge", {{compared<1, true>, {"self", "other"}}}},
       {"sum", {{total, {"self"}}}},
       {"cumsum", {{running_total, {"self", "dim"}}}},
       {"count_nonzero", {{counted, {"self"}}}},
