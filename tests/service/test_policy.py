@@ -112,9 +112,14 @@ def test_what_is_known_of_counters_is_not_waited_for():
     used += 5
     assert used.item() == 5 and used > 4 and used >= 5 and not used < 5 and not used > 5 and used <= 5
     assert counts("flushes") == (0,)
+    tokens, pad = torch.tensor([[3, 5], [9, 4]]).to(DEVICE), torch.tensor(0).to(DEVICE)
+    assert not torch.isin(tokens, pad).any() and not (tokens[:, -1] == pad).sum() > 0 and (tokens != 0).all()
+    assert (torch.ones_like(tokens) == 1).all() and not torch.logical_not(tokens).any() and not (tokens < 0).any()
+    assert counts("flushes") == (0,)
+    assert torch.isin(tokens, torch.tensor(9).to(DEVICE)).any() and (tokens == 5).any() and not (tokens == 5).all()
     # Numbers that have to be converted first, and values of which one alone is known.
     small = torch.zeros(2, dtype=torch.uint8)
-    for compared in (lambda x: x > -1, lambda x: x < 256, lambda x: x <= 0.5, lambda x: x >= True):
+    for compared in (lambda x: x > -1, lambda x: x < 256, lambda x: x <= 0.5, lambda x: x >= True, lambda x: x != 256):
         assert compared(small.to(DEVICE)).any().item() == compared(small).any().item()
     used = torch.zeros(3, dtype=torch.long, device=DEVICE)
     used[1] = 7

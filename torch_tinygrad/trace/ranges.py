@@ -83,18 +83,26 @@ def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Re
     divides a n + b at all three divides a and b, so that nothing divides by chance."""
     variants = [(r, Bounds.of(r, own, where)) for r in (relation, *_by_difference(relation))]
     tried: list[tuple[Relation, Box]] = []
+
+    def add(related: Relation, ends: Ends, is_open: list[tuple[bool, bool]]) -> None:
+        values = list(zip(*related.seen, strict=True))
+        ranges = [_range(*each) for each in zip(ends, is_open, values, strict=True)]
+        box = [r for r in ranges if r is not None]
+        if len(box) == len(ranges) and (related, box) not in tried:
+            tried.append((related, box))
+
+    widest: tuple[Relation, Reach] | None = None
     for wide in (WIDEST, 2, 1):
         found = [(r, reach) for r, bounds in variants if (reach := _reach(r, bounds, where, wide)) is not None]
         if not found:
             continue
         related, reach = max(found, key=lambda f: f[1].free)  # of equals the first
-        seen = list(zip(*related.seen, strict=True))
-        within = [_within(*each) for each in zip(reach.ends, reach.is_open, seen, strict=True)]
-        for ends in (reach.ends, within):
-            ranges = [_range(*each) for each in zip(ends, reach.is_open, seen, strict=True)]
-            box = [r for r in ranges if r is not None]
-            if len(box) == len(ranges) and (related, box) not in tried:
-                tried.append((related, box))
+        widest = widest or (related, reach)
+        seen = zip(*related.seen, strict=True)
+        add(related, reach.ends, reach.is_open)
+        add(related, [_within(*each) for each in zip(reach.ends, reach.is_open, seen, strict=True)], reach.is_open)
+    if widest is not None:
+        add(widest[0], _from_here(*widest), widest[1].is_open)
     if not tried:
         raise Unrelated("what was seen does not say which sizes may come")
     return tried
@@ -164,6 +172,15 @@ def _within(ends: tuple[int, int], is_open: tuple[bool, bool], values: Sequence[
     low, high = ends
     stops = not is_open[0] and low < min(values), not is_open[1] and high > max(values)
     return low + stops[0], high - stops[1]
+
+
+def _from_here(relation: Relation, reach: Reach) -> Ends:
+    """From the last trace's sizes on: smaller ones may be special, where a program compares them with a number."""
+    seen = list(zip(*relation.seen, strict=True))
+    return [
+        (values[-1], _high(values[-1], max(values), WIDEST) if up else high) if down else (low, high)
+        for (low, high), (down, up), values in zip(reach.ends, reach.is_open, seen, strict=True)
+    ]
 
 
 def _low(least: int, wide: int, from_zero: bool) -> int:
