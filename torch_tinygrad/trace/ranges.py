@@ -148,7 +148,7 @@ def _reach(relation: Relation, bounds: Bounds, where: Kinds, wide: int) -> Reach
 
 def _high(low: int, most: int, wide: int) -> int:
     """An upper end that nothing stops: a little more, so that differences to a usual value have no common divisor."""
-    usual = prime_from(max(most, USUAL), 1)
+    usual = prime_from(max(most, USUAL, low + 1), 1)
     high = max(most * wide, usual) + 1
     while gcd(high - usual, usual - low) != 1:
         high += 1
@@ -202,7 +202,7 @@ def _farthest(here: int, wanted: int, bounds: Bounds, moved: Callable[[int], End
 def _range(ends: tuple[int, int], is_open: tuple[bool, bool], values: Sequence[int]) -> tuple[int, int, int] | None:
     """With a usual value between, a prime if there is one: what a kernel is cut by is then no divisor by chance."""
     low, high = ends
-    usual = prime_from(max(*values, USUAL), 1)
+    usual = prime_from(max(*values, USUAL, low + 1), 1)
     if is_open[1]:
         return low, usual, high
     if high == low + 1:
