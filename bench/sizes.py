@@ -1,12 +1,17 @@
 """One program for many sizes against a program of each size's own.
 
 The same step at the same size, in processes that take turns: one compiles that size alone, one has seen two others
-before, and one is eager PyTorch's."""
+before, and one is eager PyTorch's.
+
+    python -m bench.sizes --one-thread     processor time of one thread, which repeats on a machine that others load"""
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 
+from .contender import ONE_THREAD
 from .part import Table, run, said
 
 STEP = """
@@ -43,9 +48,9 @@ for _ in range(5):
     step(x)
 times = []
 for _ in range({repeats}):
-    begin = time.perf_counter()
+    begin = {clock}()
     step(x)
-    times.append(time.perf_counter() - begin)
+    times.append({clock}() - begin)
 times.sort()
 compiles = torch.tiny.stats()["compiles"] if device == "tiny" else 0
 print("TIMES", times[len(times) // 2], compiles)
@@ -61,9 +66,9 @@ def flush(n):
     x = torch.ones(8, n, 64, device="tiny")
     torch.tiny.synchronize()
     y = torch.nn.functional.layer_norm((x @ w).softmax(1), (64,)).sum(1)
-    begin = time.perf_counter()
+    begin = {clock}()
     torch.tiny.synchronize()
-    return time.perf_counter() - begin
+    return {clock}() - begin
 for n in (40, 57, 41):
     flush(n)
 more = []
@@ -77,7 +82,9 @@ print("TIMES", statistics.median(more))
 NETWORKS = {"transformer": ((31, 48, 64), (40, 57)), "CNN": ((24, 37, 64), (32, 45))}
 
 
-def measure(quick: bool) -> Table:
+def measure(quick: bool, one_thread: bool = False) -> Table:
+    clock = "time.thread_time" if one_thread else "time.perf_counter"
+    environment = {**os.environ, **(ONE_THREAD if one_thread else {})}
     says = "Medians of training steps; the variable program's time over that of the size's own, and over eager's."
     table = Table(
         "Programs for many sizes", says, ["network", "size", "eager ms", "own ms", "variable ms", "/ own", "/ eager"]
@@ -89,17 +96,21 @@ def measure(quick: bool) -> Table:
             times: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(rounds):
                 for way, (device, before) in ways.items():
-                    text = STEP.format(device=device, network=network, before=before, size=size, repeats=repeats)
-                    times[way].append(1e3 * float(said(text, "TIMES")[0]))
+                    text = STEP.format(
+                        device=device, network=network, before=before, size=size, repeats=repeats, clock=clock
+                    )
+                    times[way].append(1e3 * float(said(text, "TIMES", environment)[0]))
             eager, own, variable = (statistics.median(times[way]) for way in ways)
             cells = [f"{t:.2f}" for t in (eager, own, variable, variable / own, variable / eager)]
             table.add(network, size, *cells)
             table.figures[f"{network} {size}"] = variable / own
-    more = 1e6 * float(said(LOOKUP.format(sizes=20 if quick else 200), "TIMES")[0])
+    more = 1e6 * float(said(LOOKUP.format(sizes=20 if quick else 200, clock=clock), "TIMES", environment)[0])
     table.add("lookup of a new size", "", "", "", "", f"+{more:.0f} us", "")
     table.figures["lookup of a new size, us"] = more
     return table
 
 
 if __name__ == "__main__":
-    run(measure, __doc__)
+    one_thread = "--one-thread" in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument != "--one-thread"]
+    run(lambda quick: measure(quick, one_thread), __doc__)

@@ -102,3 +102,26 @@ def test_a_compile_beyond_its_bounds_is_a_matter_of_speed_alone():
     direct, compiles, replays, reasons = done.stdout.split(maxsplit=3)
     assert (direct, compiles, replays) == ("6", "0", "0"), done.stdout
     assert "TORCH_TINY_COMPILE_SECONDS" in reasons
+
+
+def test_what_is_known_of_counters_is_not_waited_for():
+    """As how much of a cache is in use, which generation asks after each token."""
+    used, pending = torch.tensor(0).to(DEVICE), torch.ones(4, device=DEVICE) * 2
+    torch.tiny.reset_stats()
+    pending = pending + 1
+    used += 5
+    assert used.item() == 5 and used > 4 and used >= 5 and not used < 5 and not used > 5 and used <= 5
+    assert counts("flushes") == (0,)
+    tokens, pad = torch.tensor([[3, 5], [9, 4]]).to(DEVICE), torch.tensor(0).to(DEVICE)
+    assert not torch.isin(tokens, pad).any() and not (tokens[:, -1] == pad).sum() > 0 and (tokens != 0).all()
+    assert (torch.ones_like(tokens) == 1).all() and not torch.logical_not(tokens).any() and not (tokens < 0).any()
+    assert counts("flushes") == (0,)
+    assert torch.isin(tokens, torch.tensor(9).to(DEVICE)).any() and (tokens == 5).any() and not (tokens == 5).all()
+    # Numbers that have to be converted first, and values of which one alone is known.
+    small = torch.zeros(2, dtype=torch.uint8)
+    for compared in (lambda x: x > -1, lambda x: x < 256, lambda x: x <= 0.5, lambda x: x >= True, lambda x: x != 256):
+        assert compared(small.to(DEVICE)).any().item() == compared(small).any().item()
+    used = torch.zeros(3, dtype=torch.long, device=DEVICE)
+    used[1] = 7
+    assert (used[0].item(), used[1].item(), (used > 0).tolist()) == (0, 7, [False, True, False])
+    assert pending.tolist() == [3.0] * 4

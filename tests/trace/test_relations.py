@@ -80,3 +80,19 @@ def test_three_sizes_on_their_own_and_no_more():
     assert len(relate(members, kinds).variables) == 3
     with pytest.raises(Unrelated, match="more than 3"):
         relate([[*m, x] for m, x in zip(members, (1009, 31, 504), strict=True)], kinds)
+
+
+# The columns of a matrix that are read: sizes, strides, offset; bytes.
+SEEN = Kinds(frozenset({0, 1}), range(5, 5), {4: (2, 3)}, {4: (2, 3)}, ((4, 5, 4),))
+
+
+@pytest.mark.parametrize("first", [(6, 12), (13, 12)])
+def test_a_part_that_was_once_the_whole_is_a_part_still(first):
+    """Also where the whole is told by a size of one column less than it has, as decoding with a cache tells it."""
+    more = int(first[0] > first[1])
+    members = [[4, n, m + more, 1, 0, 16 * (m + more)] for n, m in (first, (12, 12), (10, 16), (15, 21))]
+    tried, integers = ranges(members, SEEN)
+    related, box = tried[0]
+    (whole,) = (i for i, v in enumerate(related.variables) if v.less is not None)
+    assert len(box) == 2 and box[whole][0] == 0 and box[whole][2] > 6
+    assert [integers(related, point) for point in related.seen] == members

@@ -176,6 +176,53 @@ Range shifted_right(const GivenArguments& given) {
   return self.low >= 0 ? Range::of(0, self.high) : Range::all();
 }
 
+// Comparisons: what is compared is what is known, of numbers that are not converted first.
+bool are_alike(const GivenArguments& given) {
+  const at::Tensor& self = given.tensor(0);
+  if (!is_integral(self.scalar_type())) return false;
+  if (given[1].isTensor()) return given.tensor(1).scalar_type() == self.scalar_type();
+  const Range bounds = range_of_dtype(self.scalar_type());
+  return given[1].isInt() && given.range(1).within(bounds.low, bounds.high);
+}
+
+// A truth value: 1 and 0 where it is known to be.
+Range truth(bool is_true, bool is_false) { return is_true ? Range::one(1) : is_false ? Range::one(0) : Range::of(0, 1); }
+
+// (self, other), in turn.
+template <size_t First, bool OrEqual>
+Range is_less(const GivenArguments& given) {
+  const Range a = given.range(First), b = given.range(1 - First);
+  if (!are_alike(given) || a.empty() || b.empty()) return truth(false, false);
+  return OrEqual ? truth(a.high <= b.low, a.low > b.high) : truth(a.high < b.low, a.low >= b.high);
+}
+
+// (self, other): whether they are the same, or are not.
+template <bool Same>
+Range is_equal(const GivenArguments& given) {
+  if (!given.has(0) || !given.has(1) || !are_alike(given)) return truth(false, false);
+  const Range a = given.range(0), b = given.range(1);
+  if (a.empty() || b.empty()) return truth(false, false);
+  const bool same = a.low == b.high && a.high == b.low, differ = a.high < b.low || a.low > b.high;
+  return truth(Same ? same : differ, Same ? differ : same);
+}
+
+// (elements, test_elements, invert)
+Range is_among(const GivenArguments& given) {
+  if (given.has(2) && given[2].toBool()) return truth(false, false);
+  return is_equal<true>(given);
+}
+
+// (self): whether any of its elements, all of them, or none of one is true.
+bool has_no_zero(const Range& range) { return range.low > 0 || range.high < 0; }
+Range any_true(const GivenArguments& given) {
+  const Range self = given.range(0);
+  return given.tensor(0).numel() > 0 && !self.empty() ? truth(has_no_zero(self), self.within(0, 0)) : truth(false, false);
+}
+Range not_true(const GivenArguments& given) {
+  const Range self = given.range(0);
+  return self.empty() ? truth(false, false) : truth(self.within(0, 0), has_no_zero(self));
+}
+
 // (self): sums of equally many elements.
 Range total(const GivenArguments& given) {
   const int64_t count = given.numel > 0 ? (given.tensor(0).numel() + given.numel - 1) / given.numel : 0;
@@ -292,6 +339,17 @@ const std::unordered_map<std::string_view, std::vector<Row>>& table() {
       {"sum", {{total, {"self"}}}},
       {"cumsum", {{running_total, {"self", "dim"}}}},
       {"count_nonzero", {{counted, {"self"}}}},
+      // truth
+      {"lt", {{is_less<0, false>, {"self", "other"}}}},
+      {"le", {{is_less<0, true>, {"self", "other"}}}},
+      {"gt", {{is_less<1, false>, {"self", "other"}}}},
+      {"ge", {{is_less<1, true>, {"self", "other"}}}},
+      {"eq", {{is_equal<true>, {"self", "other"}}}},
+      {"ne", {{is_equal<false>, {"self", "other"}}}},
+      {"isin", {{is_among, {"elements", "test_elements", "invert"}}}},
+      {"any", {{any_true, {"self"}}}},
+      {"all", {{any_true, {"self"}}}},
+      {"logical_not", {{not_true, {"self"}}}},
   };
   return *rows;
 }

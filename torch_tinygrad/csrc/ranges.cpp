@@ -111,6 +111,13 @@ Range range_of(const c10::IValue& value) {
   return Range::all();
 }
 
+std::optional<int64_t> known_value(const at::Tensor& tensor) {
+  const Range range = range_of(tensor);
+  const DeviceLock lock;
+  const bool is_one = is_integral(tensor.scalar_type()) && !range.empty() && range.low == range.high;
+  return is_one && storage_of(tensor.storage().data_ptr())->lost.empty() ? std::optional(range.low) : std::nullopt;
+}
+
 void note_write(Storage& storage, bool is_whole, at::ScalarType dtype, const Range& range, bool exact) {
   Contents& contents = storage.contents;
   if (range.is_all()) {

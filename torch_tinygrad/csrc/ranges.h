@@ -12,6 +12,9 @@ namespace tiny {
 Range range_of(const at::Tensor& tensor);
 Range range_of(const c10::IValue& value);
 
+// What all integers of a tensor's storage are, where that is known: counters are, and what is computed from sizes.
+std::optional<int64_t> known_value(const at::Tensor& tensor);
+
 // Of the values at an address.
 Range range_at(const void* values, int64_t count, at::ScalarType dtype);
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from .integers import Kinds
 from .polynomials import Polynomial, constant, plus, times, with_sum
-from .relations import Relation, Unrelated
+from .relations import NEAR, Relation, Unrelated
 
 # The least size that is tried, where smaller ones were not seen: code for two or three of something is special.
 LEAST = 5
@@ -23,6 +23,8 @@ LEAST = 5
 USUAL = 37
 # How many times as far as what was looked for a range may go, where it is memory that ends it.
 MOST = 8
+# How many times as far as what was seen a range is tried first.
+WIDEST = 8
 # More places than any memory has.
 UNBOUNDED = 1 << 40
 
@@ -62,10 +64,10 @@ class Bounds:
 
 def _by_difference(relation: Relation) -> Iterator[Relation]:
     """The same with how much greater a variable is than another in the place of that variable: of a part and the whole
-    every such pair is one that may come."""
+    every such pair is one that may come. It may be none, or less where something smaller tells of the whole."""
     for whole, part in product(range(len(relation.variables)), repeat=2):
         variables, seen = [*relation.variables], relation.seen
-        if whole != part and all(s[whole] > s[part] for s in seen):
+        if whole != part and all(s[whole] - s[part] > -NEAR for s in seen):
             variables[whole] = replace(variables[whole], less=part)
             points = tuple((*s[:whole], s[whole] - s[part], *s[whole + 1 :]) for s in seen)
             forms = {p: with_sum(form, whole, part) for p, form in relation.forms.items()}
@@ -81,18 +83,26 @@ def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Re
     divides a n + b at all three divides a and b, so that nothing divides by chance."""
     variants = [(r, Bounds.of(r, own, where)) for r in (relation, *_by_difference(relation))]
     tried: list[tuple[Relation, Box]] = []
-    for wide in (8, 2, 1):
+
+    def add(related: Relation, ends: Ends, is_open: list[tuple[bool, bool]]) -> None:
+        values = list(zip(*related.seen, strict=True))
+        ranges = [_range(*each) for each in zip(ends, is_open, values, strict=True)]
+        box = [r for r in ranges if r is not None]
+        if len(box) == len(ranges) and (related, box) not in tried:
+            tried.append((related, box))
+
+    widest: tuple[Relation, Reach] | None = None
+    for wide in (WIDEST, 2, 1):
         found = [(r, reach) for r, bounds in variants if (reach := _reach(r, bounds, where, wide)) is not None]
         if not found:
             continue
         related, reach = max(found, key=lambda f: f[1].free)  # of equals the first
-        seen = list(zip(*related.seen, strict=True))
-        within = [_within(*each) for each in zip(reach.ends, reach.is_open, seen, strict=True)]
-        for ends in (reach.ends, within):
-            ranges = [_range(*each) for each in zip(ends, reach.is_open, seen, strict=True)]
-            box = [r for r in ranges if r is not None]
-            if len(box) == len(ranges) and (related, box) not in tried:
-                tried.append((related, box))
+        widest = widest or (related, reach)
+        seen = zip(*related.seen, strict=True)
+        add(related, reach.ends, reach.is_open)
+        add(related, [_within(*each) for each in zip(reach.ends, reach.is_open, seen, strict=True)], reach.is_open)
+    if widest is not None:
+        add(widest[0], _from_here(*widest), widest[1].is_open)
     if not tried:
         raise Unrelated("what was seen does not say which sizes may come")
     return tried
@@ -121,6 +131,9 @@ def _reach(relation: Relation, bounds: Bounds, where: Kinds, wide: int) -> Reach
             free_lows.append(False)  # of memory of which parts alone are used, the least seen leaves room for them
             continue
         wanted = _low(ends[v][0], wide, variable.less is not None or variable.position in where.offsets)
+        if variable.less is not None and wide == WIDEST:  # what ends it near 0 is an end that comes
+            least = _farthest(ends[v][0], -NEAR, bounds, partial(_moved, ends, v, 0))
+            wanted = wanted if least == -NEAR else least
         ends = _moved(ends, v, 0, _farthest(ends[v][0], wanted, bounds, partial(_moved, ends, v, 0)))
         free_lows.append(ends[v][0] == wanted)
     highs = [_high(low, high, wide) for (low, _), high in zip(ends, most, strict=True)]
@@ -135,7 +148,7 @@ def _reach(relation: Relation, bounds: Bounds, where: Kinds, wide: int) -> Reach
 
 def _high(low: int, most: int, wide: int) -> int:
     """An upper end that nothing stops: a little more, so that differences to a usual value have no common divisor."""
-    usual = prime_from(max(most, USUAL), 1)
+    usual = prime_from(max(most, USUAL, low + 1), 1)
     high = max(most * wide, usual) + 1
     while gcd(high - usual, usual - low) != 1:
         high += 1
@@ -161,9 +174,18 @@ def _within(ends: tuple[int, int], is_open: tuple[bool, bool], values: Sequence[
     return low + stops[0], high - stops[1]
 
 
+def _from_here(relation: Relation, reach: Reach) -> Ends:
+    """From the last trace's sizes on: smaller ones may be special, where a program compares them with a number."""
+    seen = list(zip(*relation.seen, strict=True))
+    return [
+        (values[-1], _high(values[-1], max(values), WIDEST) if up else high) if down else (low, high)
+        for (low, high), (down, up), values in zip(reach.ends, reach.is_open, seen, strict=True)
+    ]
+
+
 def _low(least: int, wide: int, from_zero: bool) -> int:
     if from_zero:
-        return least // wide if wide < 8 else 0
+        return least // wide if wide < WIDEST and least > 0 else min(least, 0)
     return min(least, prime_from(max(least // wide, min(LEAST, least), 2), -1))
 
 
@@ -180,7 +202,7 @@ def _farthest(here: int, wanted: int, bounds: Bounds, moved: Callable[[int], End
 def _range(ends: tuple[int, int], is_open: tuple[bool, bool], values: Sequence[int]) -> tuple[int, int, int] | None:
     """With a usual value between, a prime if there is one: what a kernel is cut by is then no divisor by chance."""
     low, high = ends
-    usual = prime_from(max(*values, USUAL), 1)
+    usual = prime_from(max(*values, USUAL, low + 1), 1)
     if is_open[1]:
         return low, usual, high
     if high == low + 1:
