@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 PY := $(VENV)/bin/python
-CSRC := $(wildcard torch_tinygrad/csrc/*.cpp torch_tinygrad/csrc/*.h)
+CSRC := $(wildcard torch_tinygrad/csrc/*/*.cpp torch_tinygrad/csrc/*/*.h)
 MINUTES ?= 60
 WORKERS ?= 2
 

@@ -28,7 +28,7 @@ openmp = ["-fopenmp"] if sys.platform == "linux" else []
 shared_runtime = ["-l:libstdc++.so.6"] if sys.platform == "linux" else []
 # Debugging information is 97 of 100 MiB and a third of the time to build: only `setup.py build_ext --inplace` makes it.
 lean = [] if "build_ext" in sys.argv else ["-g0"]
-sources = sorted(str(p) for p in Path("torch_tinygrad/csrc").glob("*.cpp"))
+sources = sorted(str(p) for p in Path("torch_tinygrad/csrc").glob("*/*.cpp"))
 
 
 class Build(BuildExtension):
@@ -54,6 +54,7 @@ setup(
         CppExtension(
             "torch_tinygrad._C",
             sources,
+            include_dirs=[str(Path("torch_tinygrad/csrc").resolve())],  # includes name the room of a header
             extra_compile_args=["-O2", *lean, "-Wall", "-Wno-sign-compare", "-fvisibility=hidden", *openmp],
             extra_link_args=[*openmp, *shared_runtime],
         )

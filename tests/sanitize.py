@@ -63,12 +63,13 @@ class Built:
         # What a polymorphic object is cannot be told across libraries that hide their symbols.
         flags += f" -fsanitize={CHECKERS[checker]} -fno-sanitize=vptr -DTORCH_EXTENSION_NAME=_C"
         headers = [*include_paths(), sysconfig.get_path("include")]
-        self.compile = [COMPILER, *flags.split(), abi, *(f"-isystem{path}" for path in headers)]
+        self.compile = [COMPILER, *flags.split(), abi, f"-I{PACKAGE / 'csrc'}"]
+        self.compile += [f"-isystem{path}" for path in headers]
 
     def build(self, jobs: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        sources = sorted((PACKAGE / "csrc").glob("*.cpp"))
-        newest = max(path.stat().st_mtime for path in (PACKAGE / "csrc").glob("*.h"))
+        sources = sorted((PACKAGE / "csrc").glob("*/*.cpp"))
+        newest = max(path.stat().st_mtime for path in (PACKAGE / "csrc").glob("*/*.h"))
         stale = [
             s
             for s in sources

@@ -1,6 +1,6 @@
 """torch.distributed: "gloo" takes tensors of the device, and is what a group uses that names no backend.
 
-The collectives themselves are in csrc/collectives.cpp.
+The collectives themselves are in csrc/operators/collectives.cpp.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch.compile: the dynamo backend "tiny", which is also what the default backend does with graphs on the device.
 
 A graph runs operator by operator and is recorded, as eager code is, until two calls have recorded the same: from then
-on what they recorded is appended to the trace as a whole (csrc/recorded_graph.cpp says when that is not so).
+on what they recorded is appended to the trace as a whole (csrc/graphs/recorded_graph.cpp says when that is not so).
 """
 
 from __future__ import annotations

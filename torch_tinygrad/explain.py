@@ -1,6 +1,6 @@
 """`torch.tiny.explain(function, *args)`: what the device did for a call, as text and as a page of HTML.
 
-The runtime notes flushes, steps and lines of code only while it is asked to here (csrc/journal.cpp)."""
+The runtime notes flushes, steps and lines of code only while it is asked to here (csrc/flush/journal.cpp)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import torch
 
 from .counting import values
 
-RUNS = 100  # as `kHot` in csrc/flush.cpp
+RUNS = 100  # as `kHot` in csrc/flush/flush.cpp
 TURNS = 24  # of both programs
 
 

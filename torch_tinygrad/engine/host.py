@@ -125,7 +125,7 @@ MANY, LARGE = 1 << 22, 1 << 17
 
 
 def by_onednn(step: AtenStep):
-    """The product by oneDNN, where that is better (csrc/products.cpp)."""
+    """The product by oneDNN, where that is better (csrc/programs/products.cpp)."""
     name = step.op.removeprefix("aten::")
     if name not in ("mm", "bmm") or not _C.onednn_multiplies_faster():
         return None

@@ -5,7 +5,7 @@ guessed from these (trace/relations.py); then the family is compiled at a few po
 range of each variable, so chosen that nothing divides at all of them by chance. Choices by size are made at the first
 point for all (trace/decisions.py). What comes out must be alike: the same steps, kernels whose sources differ in
 numbers alone (sources.py). Each number that differs is a polynomial in the variables, and becomes an entry of a table
-that kernels read, or an integer that the runtime fills in (csrc/sizes.cpp).
+that kernels read, or an integer that the runtime fills in (csrc/sizes/sizes.cpp).
 
 What a compiler decides by comparing sums of products of sizes it decides alike everywhere between corners at which it
 decides alike. What it decides by divisors it does not; the one place where a wrong guess would be a wrong value, that

@@ -1,4 +1,4 @@
-"""Recurrent layers, recorded as one operator each (`csrc/rnn.cpp`), as the nodes that compute them.
+"""Recurrent layers, recorded as one operator each (`csrc/operators/rnn.cpp`), as the nodes that compute them.
 
 All inputs are multiplied at once, and so is everything that belongs to a weight in the backward pass: what is left to
 each step is one product with the state, and the cell. States, and gradients of gates, lie side by side for all steps in

@@ -1,7 +1,7 @@
 """Which of the integers of a family of traces vary on their own, and how the others follow from them.
 
 All that is known of the family is a few of its members. What is guessed wrongly costs speed alone: every integer of a
-trace is compared before a program for many sizes is run (csrc/sizes.cpp)."""
+trace is compared before a program for many sizes is run (csrc/sizes/sizes.cpp)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Loops of any number of steps: a trace that ends in a loop is known by the nodes before it, its first two steps, and
-how many there are. csrc/repeats.cpp finds such loops; here they are cut short and made of another length."""
+how many there are. csrc/flush/repeats.cpp finds such loops; here they are cut short and made of another length."""
 
 from __future__ import annotations
 
