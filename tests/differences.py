@@ -103,9 +103,9 @@ DECIDED = (
         "PyTorch rounds them to the type of the parameters",
     ),
     (
-        "strides of what `linalg.lstsq` returns",
+        "strides of what `linalg.lstsq(out=)` resizes",
         "a part of LAPACK's larger matrix",
-        "dense columns",
+        "dense",
         "nothing else of that matrix is kept",
     ),
     (
@@ -143,6 +143,7 @@ CPU_IS_WRONG = {
     "erf": "is zero in half types of small numbers, and `sigmoid` of -89 in bfloat16",
     "logit": "loses digits near 1/2, where it is zero",
     "sinc": "is not zero at whole numbers, and nan where the angle overflows",
+    "polygamma": "has five digits left of -7 in single precision",
     "special.airy_ai": "has seven digits left of -2",
     "special.scaled_modified_bessel_k1": "is nan at subnormal numbers, where its relatives are infinite",
     "bessel_j0": "has seven digits where waves begin, at 5, as its relatives do, and loses digits near its zeros",
@@ -156,6 +157,8 @@ WHY = (
     (r"linalg\.lstsq.*", ANY, "Mismatch: strides of .*", "strides of LAPACK's matrix"),
     ("matrix_exp", HALVES, VALUES, "the CPU is wrong"),
     (r"narrow_copy|nn\.functional\.(gelu|avg_pool3d)", ANY, VALUES, "the CPU is wrong"),
+    # psi'(-7.950586795806885) is 412.744223 by mpmath and here, 412.752594 on the CPU.
+    (r"(special\.)?polygamma.*", "float32", VALUES, "the CPU is wrong"),
     (r"_batch_norm_with_update|nn\.functional\.instance_norm", HALVES, VALUES, "sums in another order"),
     (ANY, HALVES, VALUES, "rounded once"),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.differential import DEVICE
+from tests.differential import DEVICE, both
 
 INFINITY = float("inf")
 VALUES = [
@@ -197,3 +197,8 @@ def test_quotients_of_the_smallest_numbers_are_finite() -> None:
     y = torch.tensor([1.5e-39, 3e-39, 2.0**-127], device="cpu")
     with torch.tiny.compile_mode("always"):
         torch.testing.assert_close((x.to(DEVICE) / y.to(DEVICE)).cpu(), x / y)
+
+
+@pytest.mark.parametrize("name", ["floor", "ceil", "trunc", "round"])
+def test_whole_parts_of_constants_keep_their_sign(name):
+    both(lambda d: getattr(torch.zeros(3, device=d).neg(), name)().signbit())

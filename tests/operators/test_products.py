@@ -1,5 +1,5 @@
-"""Matrix products: by oneDNN where it is the faster library (csrc/programs/products.cpp), in any layout; what is added to them
-is added by the kernels that read the sum (trace/addends.py)."""
+"""Matrix products: by oneDNN where it is the faster library (csrc/programs/products.cpp), in any layout; what is added
+to them is added by the kernels that read the sum (trace/addends.py)."""
 
 from __future__ import annotations
 

@@ -228,12 +228,15 @@ def test_a_killed_parent_leaves_nothing_though_a_fork_of_it_lives_on():
 
 
 def test_a_killed_process_leaves_none_of_those_that_compile_kernels():
-    process, workers = started("""
+    process, workers = started(
+        """
     with torch.tiny.compile_mode("always"):
         torch.stack([torch.rand(10 + i, device="tiny").sort().values.cumsum(0).sum() for i in range(12)]).cpu()
     print(*children(os.getpid()), flush=True)
     input()
-    """)
+    """,
+        env={**os.environ, "PARALLEL": "2"},
+    )
     assert len(workers) > 1
     process.kill()
     process.communicate()

@@ -87,7 +87,7 @@ def run_jobs(jobs: list[Job], workers: int, samples: int, device: str, timeout: 
             for worker in crew:
                 if worker.ready and worker.job is None and waiting:
                     worker.give(waiting.popleft())
-            readable = wait([w.connection for w in crew], timeout=0.5)
+            readable = wait([w.connection for w in crew], timeout=min(0.5, timeout))
             for worker in list(crew):
                 finished = attend(worker, worker.connection in readable)
                 if finished is None:

@@ -53,6 +53,13 @@ def _differ(a, b) -> bool:
     return float.__ne__(a, b) if isinstance(a, float) and isinstance(b, float) else a != b
 
 
+@correction("0.14.0", "operators/test_numbers_exact.py::test_whole_parts_of_constants_keep_their_sign")
+def whole_parts_keep_their_sign() -> None:
+    """What is cut off a constant -0.0 leaves an integer, which has no sign."""
+    plain = python_alu[Ops.TRUNC]
+    python_alu[Ops.TRUNC] = lambda x: math.copysign(plain(x), x)
+
+
 @correction("0.14.0", "engine/test_corrections.py::test_a_number_that_may_be_nan_has_no_bounds")
 def nan_has_no_bounds() -> None:
     """The bounds of one of several numbers leave nan out, unless it is the first: 5 or nan is less than 7, always."""

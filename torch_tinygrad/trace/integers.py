@@ -1,6 +1,6 @@
 """The integers of a recorded trace, as a flat list: sizes, strides and offsets of its regions, numbers, integer
-arguments, bytes of its storages. csrc/sizes/sizes.cpp lists them in the same order, with the loop that a trace ends in behind
-them, and compares traces by them.
+arguments, bytes of its storages. csrc/sizes/sizes.cpp lists them in the same order, with the loop that a trace ends in
+behind them, and compares traces by them.
 
 A recorded node is (operator, arguments, fresh results, changed arguments), as csrc/python/python.cpp makes it."""
 
