@@ -41,12 +41,8 @@ def prepare() -> None:
     from .service.bounds import MAY_PASS
     from .trace.nodes import Number, Region, Storage, Trace
 
-    if names_compiler():
-        from .engine.devices import lacking
-
-        _C.set_lacking(chosen_device(), lacking())
     if not is_host():
-        from .engine.devices import lacking, most_bytes, most_pending
+        from .engine.devices import most_bytes, most_pending
 
         if library() == "cuda":
             from .engine.cuda import share_context
@@ -54,8 +50,11 @@ def prepare() -> None:
             share_context()
         open_chosen()
         _C.set_pending_bytes(most_pending())
-        _C.set_lacking(chosen_device(), lacking())
         _C.set_most_bytes(chosen_device(), most_bytes())
+    if names_compiler() or not is_host():
+        from .engine.devices import lacking
+
+        _C.set_lacking(chosen_device(), lacking())
     if os.environ.get("TORCH_TINY_DEBUG", "0") >= "1":
         how = f"DEV={os.environ['DEV']}" if os.environ.get("DEV") else "the first that is here"
         print(f"tiny: the device is tinygrad's {chosen_device()} ({how})", file=sys.stderr)
