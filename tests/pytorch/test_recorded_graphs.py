@@ -249,3 +249,11 @@ def test_steps_of_optimizers_are_appended():
         found[device] = [weight.detach().cpu() for weight in weights]
     torch.testing.assert_close(found[DEVICE], found["cpu"])
     assert torch.tiny.stats()["graphs"] - before == CALLS - 2
+
+
+def test_a_graph_that_reads_a_value_is_not_appended_though_the_value_is_known():
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        f = compiled(lambda x, count: x * count.item() + 1)
+        x, counts = torch.ones(3, device=DEVICE), (5, 5, 5, 5, 6, 7, 5)
+        results = [f(x, torch.full((), count, device=DEVICE)).tolist() for count in counts]
+    assert results == [[count + 1.0] * 3 for count in counts]

@@ -168,6 +168,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
   DeviceLock lock;
+  looks++;  // a value was read, known or not
   if (const std::optional<int64_t> known = known_value(self))
     return self.scalar_type() == at::kBool ? at::Scalar(*known != 0) : at::Scalar(*known);
   return on_host(self, "item").item();
