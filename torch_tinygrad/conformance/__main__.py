@@ -1,7 +1,8 @@
 """The conformance command.
 
 python -m torch_tinygrad.conformance [--op NAME]... [--dtype float32,...] [--samples N] [--shard i/n] [--jobs J]
-                                     [--timeout S] [--compile never] [--large] [--report] [--check]
+                                     [--timeout S] [--minutes M] [--compile never] [--large] [--results FILE]
+                                     [--report] [--check]
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import fnmatch
+import json
 import os
 import sys
 import time
@@ -31,6 +33,8 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shard", default="1/1", help="i/n: every n-th operator, beginning with the i-th")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one operator and dtype")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="what is not done by then is left out")
+    parser.add_argument("--results", type=Path, help="a JSON line for each operator and dtype as it ends")
     parser.add_argument("--report", action="store_true", help="write docs/coverage.*: these rows replace older ones")
     parser.add_argument("--check", action="store_true", help="fail where something in docs/coverage.json now fails")
     parser.add_argument(
@@ -95,16 +99,19 @@ def main(arguments: list[str] | None = None) -> int:
     options = options_of(arguments)
     jobs, lowered = jobs_of(options), lowered_names()
     operators: report.Operators = {}
-    began = time.monotonic()
-    finished = run_jobs(jobs, options.jobs, options.samples, options.device, options.timeout)
+    began, done = time.monotonic(), 0
+    until = began + 60 * options.minutes
+    finished = run_jobs(jobs, options.jobs, options.samples, options.device, options.timeout, until)
     for done, job in enumerate(finished, 1):
         show(done, len(jobs), job, options.verbose)
         if job.outcomes:
             row = {**job.outcomes, "how": report.how(job.outcomes, lowered), "seconds": round(job.seconds, 2)}
             operators.setdefault(job.name, {})[job.dtype] = row
-    print(
-        f"\n{len(jobs)} operator and dtype pairs in {time.monotonic() - began:.0f} s\n{report.totals_table(operators)}"
-    )
+            if options.results:
+                with options.results.open("a") as lines:  # whole ones, whenever the command is ended
+                    lines.write(json.dumps({"op": job.name, "dtype": job.dtype, **row}) + "\n")
+    print(f"\n{done} of {len(jobs)} operator and dtype pairs in {time.monotonic() - began:.0f} s")
+    print(report.totals_table(operators))
     if left_out := report.samples_left_out(operators):
         print(f"\n{left_out} samples left out: they are of types that the device lacks")
     before = report.load(ROOT / "docs" / "coverage.json")

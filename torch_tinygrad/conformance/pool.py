@@ -76,12 +76,14 @@ def lost(job: Job, reason: str) -> None:
     job.running = None
 
 
-def run_jobs(jobs: list[Job], workers: int, samples: int, device: str, timeout: float) -> Iterator[Job]:
-    """Runs every job and yields it when it is finished."""
+def run_jobs(
+    jobs: list[Job], workers: int, samples: int, device: str, timeout: float, until: float = float("inf")
+) -> Iterator[Job]:
+    """Runs every job and yields it when it is finished. Ends at a time of the monotonic clock, whatever is not."""
     waiting = deque(jobs)
     crew: list[Worker] = []
     try:
-        while waiting or any(w.job for w in crew):
+        while (waiting or any(w.job for w in crew)) and time.monotonic() < until:
             while len(crew) < min(workers, len(waiting) + sum(w.job is not None for w in crew)):
                 crew.append(Worker(samples, device, timeout))
             for worker in crew:
