@@ -149,16 +149,31 @@ def test_alignments_and_pairs() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ldl_solve_lies_in_memory_as_on_the_cpu(shape: tuple[int, ...]) -> None:
-    """Its layout is PyTorch's word alone: the CPU's kernel, asked about stand-ins, writes wherever their pivots say."""
+    """The CPU's kernel, asked about stand-ins, writes wherever their pivots say: they are ones, which any matrix has."""
     a = matrices(*shape)
     b = normal(*shape, seed=1)
 
-    def solve(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def solve(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
         factors, pivots = torch.linalg.ldl_factor(a + a.mT)
-        return torch.linalg.ldl_solve(factors, pivots, b)
+        out = torch.empty(0, device=a.device)
+        return [torch.linalg.ldl_solve(factors, pivots, b), torch.linalg.ldl_solve(factors, pivots, b, out=out)]
 
-    want, got = solve(a, b), solve(a.to(DEVICE), b.to(DEVICE))
-    assert got.stride() == want.stride()
+    for want, got in zip(solve(a, b), solve(a.to(DEVICE), b.to(DEVICE)), strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_what_lstsq_resizes_is_a_part_of_a_larger_matrix_as_on_the_cpu() -> None:
+    a, b = normal(3, 4, 3), normal(3, 4, 3, seed=1)
+
+    def solve(device: str) -> torch.Tensor:
+        outs = [
+            torch.empty(0, dtype=t, device=device) for t in (torch.float32, torch.float32, torch.int64, torch.float32)
+        ]
+        return torch.linalg.lstsq(a.to(device), b.to(device), out=tuple(outs)).solution
+
+    want, got = solve("cpu"), solve(DEVICE)
+    assert (got.stride(), got.untyped_storage().nbytes()) == (want.stride(), want.untyped_storage().nbytes())
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
 
 

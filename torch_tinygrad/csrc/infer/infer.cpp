@@ -137,11 +137,9 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
   return inferred;
 }
 
-// Whether the CPU's kernel believes what it is given: LAPACK writes wherever pivots say, and PyTorch checks those from 2.13
-// on; the gradient of CTC takes it that a table has two columns and one more for every label.
-bool trusts_arguments(const OpInfo& info) {
-  return info.name.rfind("aten::linalg_ldl_solve", 0) == 0 || info.name.rfind("aten::_ctc_loss_backward", 0) == 0;
-}
+// Whether the CPU's kernel believes what it is given, whatever stands in for it: the gradient of CTC takes it that a table
+// has two columns and one more for every label.
+bool trusts_arguments(const OpInfo& info) { return info.name.rfind("aten::_ctc_loss_backward", 0) == 0; }
 
 // What must be known before anyone is asked. The largest of each bag, where there are indices and no bag: the CPU's kernel
 // reads what is not there. Losses over nothing are refused before all else.

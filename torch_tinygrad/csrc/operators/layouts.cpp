@@ -117,8 +117,8 @@ void assign(const at::Tensor& to, const at::Tensor& from) {
     storage_bytes(to).copy_(storage_bytes(from));
   } else if (!to.is_nested()) {
     if (to.sizes() != from.sizes()) {
-      to.resize_(from.sizes());
-      if (from.is_non_overlapping_and_dense()) to.unsafeGetTensorImpl()->set_sizes_and_strides(from.sizes(), from.strides());
+      to.resize_(from.storage().nbytes() / from.itemsize());  // it may be a part of a larger matrix
+      to.unsafeGetTensorImpl()->set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
     }
     to.copy_(from);
   }
