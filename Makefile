@@ -25,7 +25,7 @@ help:
 	@echo "make tinygrad-next    the suite against another tinygrad, and what broke; TINYGRAD=0.15.0 or a checkout, ARGS='tests/operators'"
 	@echo "make wheel        a wheel in dist/, smoke-tested in an environment that has nothing else"
 	@echo "make render       code for AMD, METAL, CUDA and QCOM without the hardware"
-	@echo "make fuzz         random programs on both devices; MINUTES=60, ARGS=--sizes for sizes that vary"
+	@echo "make fuzz         random programs on both devices; MINUTES=60, ARGS=--sizes for sizes that vary, --training for networks"
 	@echo "make faults       faults injected into random programs, bad and empty calls: a table of what they cost; MINUTES=60"
 	@echo "make sanitize     the extension built with AddressSanitizer and UBSan, and with ThreadSanitizer, under its tests"
 	@echo "make accuracy     every function of floats beside mpmath, direct and compiled; ARGS='erfc lgamma --count 1000'"

@@ -3,6 +3,7 @@
     python -m tests.fuzz --minutes 60 [--seed 0] [--ways mixed]
     python -m tests.fuzz --loops       loops whose steps read each other's results: compiling grows with their length
     python -m tests.fuzz --sizes       programs for any size, at one size after another
+    python -m tests.fuzz --training    networks with views and writes, their gradients and an optimizer
 
 Programs run in a worker process, in batches, so that a crash or a hang costs one program and is reported like any
 other difference. What they compile is kept on disk, and every second one finds there what others left. Exits with 1
@@ -12,6 +13,7 @@ when something was found.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import queue
@@ -23,6 +25,7 @@ import time
 
 BATCH = 100
 SECONDS_A_PROGRAM = 120
+KINDS = ("loops", "sizes", "training")
 
 
 def work(first: int, count: int, steps: int) -> None:
@@ -50,22 +53,14 @@ def work(first: int, count: int, steps: int) -> None:
 
 
 def work_on(kind: str, first: int, count: int) -> None:
-    """The same for random loops, of which one that grows too fast is a difference too, or programs for any size."""
-    if kind == "loops":
-        from tests.random_loops import check, random_lines
-    else:
-        from tests import random_sizes
-
-        random_lines = random_sizes.random_lines
-
-        def check(lines: list[str]) -> None:
-            random_sizes.check(lines, first)
-
+    """The same for random loops, of which one that grows too fast is a difference too, programs for any size, or
+    training."""
+    programs = importlib.import_module(f"tests.random_{kind}")
     for seed in range(first, first + count):
         print(json.dumps({"began": seed}), flush=True)
-        lines = random_lines(seed)
+        lines = programs.random_lines(seed)
         try:
-            check(lines)
+            programs.check(lines, seed)
             print(json.dumps({"seed": seed, "steps": len(lines)}), flush=True)
         except AssertionError as error:
             print(json.dumps({"seed": seed, "steps": len(lines), "shortened": lines, "error": str(error)}), flush=True)
@@ -129,11 +124,12 @@ def main() -> int:
     )
     parser.add_argument("--loops", action="store_true", help="random loops instead, always compiled")
     parser.add_argument("--sizes", action="store_true", help="programs for any size instead, always compiled")
+    parser.add_argument("--training", action="store_true", help="training loops instead, batches of any size")
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    kind = "loops" if options.loops else "sizes" if options.sizes else ""
-    os.environ["TORCH_TINY_COMPILE"] = "always" if kind else options.ways
-    os.environ["TORCH_TINY_SIZES"] = "1" if kind == "sizes" else "0"
+    kind = next((kind for kind in KINDS if getattr(options, kind)), "")
+    os.environ["TORCH_TINY_COMPILE"] = "always" if kind in ("loops", "sizes") else options.ways
+    os.environ["TORCH_TINY_SIZES"] = "1" if kind in ("sizes", "training") else "0"
     if options.worker and kind:
         work_on(kind, *options.worker)
         return 0

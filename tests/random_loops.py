@@ -92,7 +92,7 @@ def compiled(lines: list[str], steps: int) -> Size:
 GROWTH, LARGEST = 2.5, 1500
 
 
-def check(lines: list[str], steps: int = 8) -> None:
+def check(lines: list[str], _seed: int = 0, *, steps: int = 8) -> None:
     """Asserts that compiling twice the steps takes about twice as much, and that no kernel is large."""
     small, large = compiled(lines, steps), compiled(lines, 2 * steps)
     assert large.nodes <= GROWTH * small.nodes, (small, large)
