@@ -36,6 +36,13 @@ CALLS = {
         b.sum((0, 1, 2)),
         b.amin((0, 1)),
     ],
+    "pools": lambda b, c, v, m, k: [
+        *nn.functional.max_pool2d(b, 3, 2, 1, ceil_mode=True, return_indices=True),
+        nn.functional.max_pool2d(b, (2, 3), dilation=(2, 1)),
+        nn.functional.avg_pool2d(b, (3, 2), stride=3, padding=(1, 0)),
+        nn.functional.avg_pool2d(c.transpose(1, 2), 2, ceil_mode=True),
+        nn.functional.max_pool2d(b.view(2, 2, *b.shape[1:]), 4),
+    ],
     "sums": lambda b, c, v, m, k: [b.sum(1), b.mean((0, 2), keepdim=True), b.amax(-1), b.std(1)],
 }
 
@@ -61,6 +68,28 @@ def test_gradients_of_new_sizes_are_the_cpus():
             yield [x.grad, *(p.grad for p in layer.parameters())]
 
     both(program, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", (1, 40))
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda x: nn.functional.max_pool2d(x, 90),
+        lambda x: nn.functional.max_pool2d(x, 3, padding=2),
+        lambda x: nn.functional.max_pool2d(x, 3, stride=0),
+        lambda x: nn.functional.avg_pool2d(x, (2, 2, 2)),
+        lambda x: nn.functional.avg_pool2d(x[0, 0], 2),
+    ],
+)
+def test_windows_that_do_not_fit_are_refused_after_others_that_did(action, rows):
+    """In the CPU's words, for what is tried as it is and for what is larger."""
+
+    def fitting(device):
+        x = torch.ones(rows, 2, 70, 66, device=device)
+        nn.functional.max_pool2d(x, 3), nn.functional.avg_pool2d(x, 2)
+        return x
+
+    same_error(action, fitting)
 
 
 @pytest.mark.parametrize(

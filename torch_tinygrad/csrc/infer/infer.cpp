@@ -234,7 +234,7 @@ class KnownStructures {
     const std::shared_ptr<const Inferred> sample = known_.find(structure).value_or(nullptr);
     if (sample == nullptr) return std::nullopt;
     try {
-      if (const auto sizes = result_sizes(call, args)) return resized(*sample, *sizes);
+      if (const auto sizes = result_sizes(call.info, call.tensors, args)) return resized(*sample, *sizes);
       if (!is_one_fresh(*sample) || !call.info.iterated) return std::nullopt;
       Inferred inferred = *sample;
       iterate(stand_ins(call, c10::Device(c10::kMeta)), inferred.returns[0].tensors[0].shape);
@@ -246,20 +246,6 @@ class KnownStructures {
   void add(const Hash& structure, std::shared_ptr<const Inferred> sample) { known_.add(structure, std::move(sample)); }
 
  private:
-  // The sample with other sizes for its results, all of which are fresh or undefined.
-  static std::optional<Inferred> resized(Inferred inferred, const std::vector<Sizes>& sizes) {
-    if (inferred.returns.size() != sizes.size()) return std::nullopt;
-    for (size_t i = 0; i < sizes.size(); i++) {
-      if (inferred.returns[i].is_value || inferred.returns[i].is_list) return std::nullopt;
-      Inferred::Result& result = inferred.returns[i].tensors[0];
-      if (result.kind == Inferred::Result::Kind::Undefined) continue;
-      if (result.kind != Inferred::Result::Kind::Fresh) return std::nullopt;
-      result.shape.sizes = sizes[i];
-      const auto strides = c10::contiguous_strides(sizes[i]);
-      result.shape.strides.assign(strides.begin(), strides.end());
-    }
-    return inferred;
-  }
   static bool is_one_fresh(const Inferred& inferred) {
     return inferred.returns.size() == 1 && inferred.returns[0].tensors.size() == 1 &&
            inferred.returns[0].tensors[0].kind == Inferred::Result::Kind::Fresh;

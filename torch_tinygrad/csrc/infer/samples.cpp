@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "infer/shape_rules.h"
 #include "infer/shrink.h"
 #include "infer/stand_ins.h"
 #include "record/known.h"
@@ -98,6 +99,14 @@ bool is_same(const Inferred& a, const Inferred& b) {
 
 std::optional<Inferred> run(const Call& call, const SmallCall& small) {
   return run_on_stand_ins(call, small.args, [&] { return small.tensors(); });
+}
+
+// By a rule for sizes, if it is right about the small call.
+std::optional<Inferred> by_rule(const Call& call, c10::ArrayRef<c10::IValue> args, const SmallCall& small, const Inferred& sample) {
+  const auto sizes = result_sizes(call.info, call.tensors, args), small_sizes = result_sizes(call.info, small.tensors(), small.args);
+  if (call.info.writes || !sizes || !small_sizes) return std::nullopt;
+  const auto said = resized(sample, *small_sizes);
+  return said && is_same(*said, sample) ? resized(sample, *sizes) : std::nullopt;
 }
 
 // Whether all ways to shrink the call say this of it.
@@ -220,6 +229,7 @@ std::optional<Inferred> infer_from_samples(const Call& call, c10::ArrayRef<c10::
     std::string message;
     try {
       const std::optional<Inferred> sample = run(call, *small);
+      if (auto said = sample ? by_rule(call, args, *small, *sample) : std::nullopt) return said;
       auto inferred = sample && variant == 0 && !depends_on_size(call.info) ? enlarged(*sample, call, *small) : std::nullopt;
       if (inferred && !all_say(*inferred, call, args)) inferred = std::nullopt;
       samples.add(small->structure, inferred ? std::make_shared<const Inferred>(*sample) : nullptr);

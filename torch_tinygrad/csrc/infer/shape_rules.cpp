@@ -1,5 +1,8 @@
 #include "infer/shape_rules.h"
 
+#include <ATen/native/Pool.h>
+#include <c10/util/strides.h>
+
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
@@ -108,6 +111,28 @@ Results gradient_of_softmax(Tensors tensors, Arguments) {
   return std::vector<Sizes>{sizes_of(tensors[0])};
 }
 
+// Of windows over the last two dimensions. What a list leaves out its first number stands for; strides may be missing.
+template <int ceil_mode, int results>
+Results pool(Tensors tensors, Arguments args) {
+  const at::Tensor& input = tensors[0];
+  if (input.dim() != 3 && input.dim() != 4) return std::nullopt;
+  const std::vector<int64_t> windows = args[1].toIntVector(), steps = args[2].toIntVector(), pads = args[3].toIntVector();
+  const std::vector<int64_t> dilations = ceil_mode == 5 ? args[4].toIntVector() : std::vector<int64_t>{1};
+  for (const auto* list : {&windows, &steps, &pads, &dilations})
+    if (list->size() > 2 || (list->empty() && list != &steps)) return std::nullopt;
+  Sizes sizes = sizes_of(input);
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return std::nullopt;
+  for (int d = 0; d < 2; d++) {
+    auto at = [d](const std::vector<int64_t>& list) { return d == 0 ? list.front() : list.back(); };
+    const int64_t window = at(windows), step = steps.empty() ? window : at(steps), pad = at(pads), dilation = at(dilations);
+    if (window < 1 || step < 1 || dilation < 1 || pad < 0 || pad > window / 2) return std::nullopt;
+    int64_t& size = sizes[sizes.size() - 2 + d];
+    size = at::native::pooling_output_shape<int64_t>(size, window, pad, step, dilation, args[ceil_mode].toBool());
+    if (size < 1) return std::nullopt;
+  }
+  return std::vector<Sizes>(results, sizes);
+}
+
 const std::unordered_map<std::string_view, Rule>& table() {
   static const auto* rules = new std::unordered_map<std::string_view, Rule>{
       {"aten::mm", product<0, 2>},
@@ -123,6 +148,8 @@ const std::unordered_map<std::string_view, Rule>& table() {
       {"aten::_softmax_backward_data", gradient_of_softmax},
       {"aten::_log_softmax_backward_data", gradient_of_softmax},
       {"aten::embedding", embedding},
+      {"aten::max_pool2d_with_indices", pool<5, 2>},
+      {"aten::avg_pool2d", pool<4, 1>},
       {"aten::roll", roll},
       {"aten::flip", flip},
       {"aten::sum.dim_IntList", reduction},
@@ -135,14 +162,28 @@ const std::unordered_map<std::string_view, Rule>& table() {
 
 }  // namespace
 
-std::optional<std::vector<Sizes>> result_sizes(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  const auto rule = table().find(call.info.name);
-  if (rule == table().end() || call.tensors.empty()) return std::nullopt;
-  const bool is_product = call.tensors.size() >= 2 && rule->first.find("mm") != std::string_view::npos;
+std::optional<std::vector<Sizes>> result_sizes(const OpInfo& info, Tensors tensors, Arguments args) {
+  const auto rule = table().find(info.name);
+  if (rule == table().end() || tensors.empty()) return std::nullopt;
+  const bool is_product = tensors.size() >= 2 && rule->first.find("mm") != std::string_view::npos;
   auto is_plain = [](const at::Tensor& t) { return t.is_contiguous(); };
   // Products are contiguous whatever their factors are; everything else follows its arguments.
-  if (!is_product && !std::all_of(call.tensors.begin(), call.tensors.end(), is_plain)) return std::nullopt;
-  return rule->second(call.tensors, args);
+  if (!is_product && !std::all_of(tensors.begin(), tensors.end(), is_plain)) return std::nullopt;
+  return rule->second(tensors, args);
+}
+
+std::optional<Inferred> resized(Inferred inferred, const std::vector<Sizes>& sizes) {
+  if (inferred.returns.size() != sizes.size()) return std::nullopt;
+  for (size_t i = 0; i < sizes.size(); i++) {
+    if (inferred.returns[i].is_value || inferred.returns[i].is_list) return std::nullopt;
+    Inferred::Result& result = inferred.returns[i].tensors[0];
+    if (result.kind == Inferred::Result::Kind::Undefined) continue;
+    if (result.kind != Inferred::Result::Kind::Fresh) return std::nullopt;
+    result.shape.sizes = sizes[i];
+    const auto strides = c10::contiguous_strides(sizes[i]);
+    result.shape.strides.assign(strides.begin(), strides.end());
+  }
+  return inferred;
 }
 
 }  // namespace tiny
