@@ -28,7 +28,7 @@
 #include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty_native.h>
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
@@ -162,7 +162,11 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   auto up = [&](const at::Tensor& part) {
     if (part.is_non_overlapping_and_dense() || at::has_internal_overlap(part) == at::MemOverlap::Yes)
       return part.to(ours, /*non_blocking=*/false, /*copy=*/true);
-    return at::empty_strided(part.sizes(), part.strides(), part.options().device(ours)).copy_(part);  // LAPACK's larger matrix
+    // A part of LAPACK's larger matrix, which may end after it.
+    const auto held = static_cast<int64_t>(part.storage().nbytes() / part.itemsize()) - part.storage_offset();
+    at::Tensor larger = at::empty({held}, part.options().device(ours));
+    larger.unsafeGetTensorImpl()->set_sizes_and_strides(part.sizes(), part.strides());
+    return larger.copy_(part);
   };
   replacements.copy_back([&](const at::Tensor& to, const at::Tensor& from) { assign(to, rebuilt(from, up)); });
   for (size_t i = base; i < stack->size(); i++)
