@@ -17,7 +17,7 @@ help:
 	@echo "make demo         train a small CNN on cpu and on tiny, side by side"
 	@echo "make test         lint and the whole test suite"
 	@echo "                  WORKERS=2 processes, ARGS for pytest"
-	@echo "make test-long    the same with five times as many random programs"
+	@echo "make test-long    the same with fifteen times as many random programs"
 	@echo "make quick        for whoever edits a lowering: a tenth of it, in about two minutes"
 	@echo "make test-devices the suite on whatever of OpenCL, WebGPU, PYTHON and LLVM is here; DEVICES='CL WEBGPU'"
 	@echo "make ecosystem    other people's libraries on the device, in an environment of their own; ARGS='-k llama'"
@@ -59,9 +59,11 @@ lint: build
 	$(VENV)/bin/mypy
 	$(VENV)/bin/clang-format --dry-run --Werror $(CSRC)
 
+# What other devices give is said when all is done: they wait for their compilers while the suite runs.
 test: lint
-	$(PY) -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
-	$(PY) -m tests.devices --selection
+	$(PY) -m tests.devices --selection > $(VENV)/selection.txt 2>&1 & selection=$$!; \
+	$(PY) -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS); passed=$$?; \
+	wait $$selection || passed=1; cat $(VENV)/selection.txt; exit $$passed
 
 # Random programs are searched for longer.
 test-long: export TORCH_TINY_FUZZ_PROGRAMS = 300

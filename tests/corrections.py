@@ -1,4 +1,5 @@
-"""Which corrections of tinygrad are still needed: each is left out in turn, and the test that it names must fail.
+"""Which corrections of tinygrad are still needed: each is left out in turn, and the test that it names must fail, on
+the device that it names.
 
 python -m tests.corrections            all of them
 python -m tests.corrections nan ...    those whose names have one of these words
@@ -10,7 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import cache
 
+from tests import devices
 from torch_tinygrad import corrections
 
 WITHOUT = """
@@ -20,13 +23,17 @@ del corrections.ALL[sys.argv[1]]
 sys.exit(pytest.main(["-q", "-x", "--no-header", "--tb=line", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 
+is_there = cache(devices.is_there)
+
 
 def outcome(one: corrections.Correction) -> str:
     """What the named test does without the correction. Programs that were compiled with it must not be found, and what
     cannot be compiled without it must not run directly instead."""
+    if one.device and not is_there(one.device):
+        return f"shows it on {one.device}, which is not here"
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "TORCH_TINY_CACHE": folder, "TORCH_TINY_COMPILE": "always"}
-        environment["TORCH_TINY_FALLBACK"] = "error"
+        environment = devices.environment(one.device) if one.device else dict(os.environ)
+        environment |= {"TORCH_TINY_CACHE": folder, "TORCH_TINY_COMPILE": "always", "TORCH_TINY_FALLBACK": "error"}
         line = [sys.executable, "-c", WITHOUT, one.name, f"tests/{one.test}"]
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=600)
     words = {0: "passes without it", 1: "fails without it", 5: "is not there"}

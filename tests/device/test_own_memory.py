@@ -144,7 +144,7 @@ def test_state_saved_on_one_device_is_loaded_on_another(tmp_path):
     [
         (tiny_cnn, lambda: images(4, 8)),
         (Transformer, lambda: next_tokens(2)),
-        (LSTMClassifier, lambda: sequences(4)),
+        (LSTMClassifier, lambda: sequences(4, length=4)),
     ],
     ids=["cnn", "transformer", "lstm"],
 )

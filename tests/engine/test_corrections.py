@@ -8,10 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tinygrad import codegen, dtypes
+from tinygrad.dtype import Invalid
 from tinygrad.schedule import rangeify
-from tinygrad.uop.ops import Ops, ParamArg, ProgramInfo, UOp
+from tinygrad.uop.ops import Ops, ParamArg, ProgramInfo, UOp, graph_rewrite
+from tinygrad.uop.symbolic import pm_data_invalid, sym
 
-from tests.differential import both
+from tests.differential import both, data
 
 
 def lines_run(action) -> int:
@@ -73,11 +75,36 @@ def test_a_number_that_may_be_nan_has_no_bounds():
 
 
 def test_negative_numbers_are_written_in_brackets():
-    def program(device):
-        x, y = torch.tensor([3.0, -4.0]).to(device), torch.tensor([5.0, 6.0]).to(device)
-        return x - (-y), (-x) - (-y)
+    """Without brackets `x--y` is no C, and `--x` decrements."""
+    both(lambda device: data(2, device=device) - (-data(2, seed=1, device=device)))
+    both(lambda device: data(2, device=device).neg().neg())
 
-    both(program)
+
+def test_vectors_of_invalid_lanes_keep_their_shape():
+    lanes = UOp.stack(*[UOp.const(Invalid, dtypes.float32)] * 2)
+    assert graph_rewrite(lanes, codegen.symbolic_simple).shape == lanes.shape
+
+
+@pytest.mark.parametrize("invalid_if", [True, False])
+def test_choices_by_data_make_nothing_invalid(invalid_if):
+    """Of places from 2 on the data are not wanted: what is known of them later, that they are invalid there, is nothing
+    to the number that stands there."""
+    at = UOp.variable("at", 0, 3)
+    read, gated = (UOp.new_buffer("CPU", 4, dtypes.bool).index(at).load() for _ in range(2))
+    partly, other, there = (UOp.const(number, dtypes.float32) for number in (1.0, 2.0, 3.0))
+    partly = partly.valid(at < 1)
+    chosen = read.where(partly, other) if invalid_if else read.where(other, partly)
+    rewritten = graph_rewrite((at < 2).where(chosen, there), pm_data_invalid)
+    rewritten = graph_rewrite(rewritten.substitute({read: gated.valid(at < 2)}), pm_data_invalid)
+    assert graph_rewrite(rewritten.substitute({at: at.const_like(3)}), sym).arg == 3.0
+
+
+def test_what_was_stored_before_is_not_dropped():
+    """Adding nothing stores what is there, once it is there: a sum's variable begins with 0."""
+    variable = UOp.new_buffer("CPU", 1, dtypes.float32)
+    begins = variable.index(UOp.const(0)).store(UOp.const(0.0, dtypes.float32))
+    total = variable.after(begins).index(UOp.const(0))
+    assert begins in graph_rewrite(total.store(total.load()), codegen.sym).backward_slice_with_self
 
 
 def test_what_a_value_is_made_of_is_known_once():

@@ -76,17 +76,18 @@ def compare(layer: nn.RNNBase, x, states=(), used: str = "all", **tolerance) -> 
 def test_shapes(kind, layers, bidirectional, batch_first, bias):
     options = {"bidirectional": bool(bidirectional), "batch_first": bool(batch_first), "bias": bool(bias)}
     layer = make(kind, num_layers=layers, **options)
-    x = normal(2, 3, 3) if batch_first else normal(3, 2, 3)
-    compare(layer, x, states_of(layer, 2))
-    if bias and layers == 1 + bidirectional:  # without a state, PyTorch hands in zeros
-        compare(layer, x)
+    x = normal(3, 2, 3) if batch_first else normal(2, 3, 3)
+    compare(layer, x, states_of(layer, 3))
+    if bias and layers == 1 + bidirectional:  # without a state, PyTorch hands in zeros: what is compiled is the same
+        with torch.tiny.compile_mode("never" if layers > 1 else "always"):
+            compare(layer, x)
 
 
 @on_every_kind
 def test_one_step_one_sequence(kind):
     layer = make(kind)
     compare(layer, normal(1, 1, 3), states_of(layer, 1))
-    compare(layer, normal(6, 3))  # not batched
+    compare(layer, normal(3, 3))  # not batched
 
 
 @on_every_kind
@@ -95,20 +96,20 @@ def test_gradients_of_some_results(kind, used):
     if used == "last 1" and kind != "lstm":
         pytest.skip("has one state")
     layer = make(kind, num_layers=2, bidirectional=True)
-    compare(layer, normal(4, 2, 3), states_of(layer, 2), used)
+    compare(layer, normal(2, 3, 3), states_of(layer, 3), used)
 
 
 @on_every_kind
 @pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 def test_sizes_whose_steps_are_laid_side_by_side(kind, dtype, tolerance):
     layer = make(kind, 64, 16, dtype, bidirectional=True, num_layers=2)
-    compare(layer, normal(5, 33, 16, dtype=dtype), states_of(layer, 33, dtype), rtol=tolerance, atol=100 * tolerance)
+    compare(layer, normal(3, 33, 16, dtype=dtype), states_of(layer, 33, dtype), rtol=tolerance, atol=100 * tolerance)
 
 
 @on_every_kind
 def test_strided_input(kind):
     layer = make(kind, 64, 16)
-    whole = normal(16, 40, 9)
+    whole = normal(16, 40, 5)
     compare(layer, whole.permute(2, 1, 0)[::2, 3:36])
 
 
@@ -119,7 +120,7 @@ def test_values_read_between_forward_and_backward(kind):
         layer = make(kind, 64, 16, num_layers=2).to(device)
         first = normal(2, 1, 64).to(device).requires_grad_()
         state = first.expand(2, 40, 64)
-        output, _ = layer(normal(5, 40, 16).to(device), (state, state) if kind == "lstm" else state)
+        output, _ = layer(normal(3, 40, 16).to(device), (state, state) if kind == "lstm" else state)
         loss = output.square().sum()
         loss.item()
         loss.backward()
@@ -131,21 +132,21 @@ def test_values_read_between_forward_and_backward(kind):
 @on_every_kind
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_types(kind, dtype):
-    layer, x = make(kind, 64, 16, dtype), normal(5, 40, 16, dtype=torch.float32).to(dtype)
+    layer, x = make(kind, 64, 16, dtype), normal(3, 40, 16, dtype=torch.float32).to(dtype)
     want, got = layer(x)[0], copy.deepcopy(layer).to(DEVICE)(x.to(DEVICE))[0]
     torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=2e-2, atol=1e-2)
 
 
 def test_projections():
     layer = make("lstm", proj_size=2, num_layers=2, bidirectional=True)
-    compare(layer, normal(4, 2, 3), states_of(layer, 2))
+    compare(layer, normal(2, 3, 3), states_of(layer, 3))
 
 
 @on_every_kind
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_packed_sequences(kind, bidirectional):
     layer = make(kind, num_layers=2, bidirectional=bidirectional)
-    compare(layer, pack_padded_sequence(normal(5, 3, 3), torch.tensor([2, 5, 3]), enforce_sorted=False))
+    compare(layer, pack_padded_sequence(normal(3, 3, 3), torch.tensor([1, 3, 2]), enforce_sorted=False))
 
 
 @on_every_kind
@@ -155,8 +156,8 @@ def test_cells(kind):
     cell = (cells.get(kind) or (lambda *sizes: nn.RNNCell(*sizes, nonlinearity="relu")))(3, 5).double()
     results = []
     for device in ("cpu", DEVICE):
-        own, x, state = copy.deepcopy(cell).to(device), normal(4, 2, 3).to(device), None
-        for t in range(4):
+        own, x, state = copy.deepcopy(cell).to(device), normal(3, 2, 3).to(device), None
+        for t in range(3):
             state = own(x[t], state)
         last = state if isinstance(state, tuple) else (state,)
         sum(s.sum() for s in last).backward()
@@ -170,8 +171,8 @@ def test_gradients_of_gradients(kind):
     """The state depends on the input: gradients must not take both ways at once."""
     found = []
     for device in ("cpu", DEVICE):
-        layer, x = make(kind, bidirectional=True).to(device), normal(3, 2, 3).to(device).requires_grad_()
-        state = torch.cat([x[:2], x[1:, :, :2]], 2)
+        layer, x = make(kind, bidirectional=True).to(device), normal(2, 2, 3).to(device).requires_grad_()
+        state = torch.cat([x, x[:, :, :2]], 2)
         output, last = layer(x, (state, state * 2) if kind == "lstm" else state)
         loss = output.pow(2).sum() + (last[1] if kind == "lstm" else last).exp().sum()
         wanted = [x, *layer.parameters()]
@@ -193,7 +194,8 @@ def test_gradients_are_those_of_differences():
         return output, hy, cy
 
     assert torch.autograd.gradcheck(function, arguments, fast_mode=True)
-    assert torch.autograd.gradgradcheck(function, arguments, fast_mode=True)
+    with torch.tiny.compile_mode("never"):  # compiled ones are the CPU's: test_gradients_of_gradients
+        assert torch.autograd.gradgradcheck(function, arguments, fast_mode=True)
 
 
 @on_every_kind
@@ -207,7 +209,7 @@ def test_without_gradients(kind):
 
 
 def test_function_transforms():
-    x, found = normal(4, 2, 3), []
+    x, found = normal(2, 2, 3), []
     for device in ("cpu", DEVICE):
         layer = make("lstm").to(device)
         found.append(torch.func.grad(lambda v, layer=layer: layer(v)[0].sum())(x.to(device)).cpu())
@@ -216,7 +218,7 @@ def test_function_transforms():
 
 def test_dropout_between_layers():
     layer = make("lstm", 64, 16, num_layers=2, dropout=0.5).to(DEVICE)
-    x = normal(8, 32, 16).to(DEVICE)
+    x = normal(3, 32, 16).to(DEVICE)
     assert not torch.equal(layer(x)[0].cpu(), layer(x)[0].cpu())
     layer.eval()
     torch.testing.assert_close(layer(x)[0].cpu(), copy.deepcopy(layer).cpu()(x.cpu())[0])
@@ -261,7 +263,7 @@ def test_bad_arguments(case):
 
 @pytest.mark.parametrize("kind,most", [("lstm", 5), ("gru", 7), ("tanh", 5)])
 def test_a_training_step_takes_few_kernels_and_compiles_once(kind, most):
-    steps, batch, width = 12, 32, 64
+    steps, batch, width = 6, 32, 64
     layer = make(kind, width, 48, torch.float32, batch_first=True).to(DEVICE)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     x = normal(batch, steps, 48, dtype=torch.float32).to(DEVICE)

@@ -110,14 +110,14 @@ def _move_where_load(gate, l, a, w):
     return gater.move_where_load(gate, l, a, w)
 
 
-@correction("0.14.0", "aliasing/test_findings.py::test_a_vector_of_overwritten_loads_alone_compiles")
+@correction("0.14.0", "engine/test_corrections.py::test_vectors_of_invalid_lanes_keep_their_shape")
 def vectors_of_invalid_lanes_keep_their_shape() -> None:
     """A vector of nothing but invalid lanes becomes one invalid constant, and what reshapes it has no right shape. Lane
     by lane they fold as well."""
     codegen.symbolic_simple = rules.without(symbolic_simple, rules.find(symbolic_simple, Ops.STACK, "i"))
 
 
-@correction("0.14.0", "aliasing/test_findings.py::test_places_that_a_choice_by_data_leaves_out_are_stored")
+@correction("0.14.0", "engine/test_corrections.py::test_choices_by_data_make_nothing_invalid")
 def choices_by_data_make_nothing_invalid() -> None:
     """What is invalid where a condition chooses it makes the whole invalid, also where the condition is read from data:
     that may be invalid itself where nobody wants it, `or` with it is too, and nothing is stored there."""

@@ -16,7 +16,7 @@ from . import rules
 from .registry import correction
 
 
-@correction("0.14.0", "aliasing/test_findings.py::test_scattering_into_a_view_copies_its_storage_as_it_lies")
+@correction("0.14.0", "aliasing/test_findings.py::test_rows_of_a_tensor_built_by_accumulation_compile")
 def comparisons_are_solved_once() -> None:
     """`x + y != c` becomes `x != c - y` where none of them has a range to solve for. Another rule turns it back, for
     ever."""
@@ -56,7 +56,7 @@ def _merged_ranges(u: UOp) -> UOp | None:
     return u
 
 
-@correction("0.14.0", "aliasing/test_findings.py::test_sums_of_what_folds_to_zeros_are_zero")
+@correction("0.14.0", "engine/test_corrections.py::test_what_was_stored_before_is_not_dropped")
 def sums_of_zeros_are_stored() -> None:
     """Storing what is there already is dropped also where somebody must have written it before: a sum of nothing but
     zeros leaves its variable as it was found."""

@@ -17,14 +17,14 @@ WORD, FLOAT = dtypes.uint32, dtypes.float32
 _plain: Callable = decompositions.l2i
 
 
-@correction("0.14.0", "device/test_own_memory.py::test_integers_of_64_bits_are_exact")
+@correction("0.14.0", "device/test_own_memory.py::test_integers_of_64_bits_are_exact", device="WEBGPU")
 def long_integers_are_exact() -> None:
     """Quotients take a minute to compile, a digit at a time; floats become integers of 32 bits at most; integers become
     floats that are rounded twice."""
     wrap(decompositions, "l2i", lambda plain: _halves)
 
 
-@correction("0.14.0", "device/test_own_memory.py::test_integers_of_64_bits_are_exact")
+@correction("0.14.0", "device/test_own_memory.py::test_integers_of_64_bits_are_exact", device="WEBGPU")
 def indices_are_short() -> None:
     """tinygrad counts in 64 bits where a sum might not fit 32. An index of a buffer does."""
     first = PatternMatcher([(UPat((Ops.INDEX, Ops.SHRINK), name="x"), _short_index)])

@@ -19,6 +19,7 @@ class Correction:
     tinygrad: str  # the version that it is for
     test: str  # what shows it: `folder/file.py::function` in tests/
     change: Callable[[], None]
+    device: str = ""  # the one on which the test shows it, where that is not the host: as `DEV` names it
 
 
 class TinygradChanged(RuntimeError):
@@ -29,10 +30,10 @@ ALL: dict[str, Correction] = {}
 _applied = False
 
 
-def correction(tinygrad: str, test: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def correction(tinygrad: str, test: str, device: str = "") -> Callable[[Callable[[], None]], Callable[[], None]]:
     def register(change: Callable[[], None]) -> Callable[[], None]:
         name, why = change.__name__.strip("_"), " ".join((change.__doc__ or "").split())
-        ALL[name] = Correction(name, why, tinygrad, test, change)
+        ALL[name] = Correction(name, why, tinygrad, test, change, device)
         return change
 
     return register

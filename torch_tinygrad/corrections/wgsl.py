@@ -25,7 +25,7 @@ FLOATS = (dtypes.float32, dtypes.float16)
 KEEPING = {Ops.WHERE, Ops.AND, Ops.OR, Ops.MAX}
 
 
-@correction("0.14.0", "device/test_own_memory.py::test_short_integers_wrap_before_they_are_used")
+@correction("0.14.0", "device/test_own_memory.py::test_short_integers_wrap_before_they_are_used", device="WEBGPU")
 def short_integers_wrap() -> None:
     """Short integers keep all bits of the 32 that they are computed with, until they are stored."""
     written = PatternMatcher(
@@ -37,14 +37,14 @@ def short_integers_wrap() -> None:
     WGSLRenderer.string_rewrite = written + WGSLRenderer.string_rewrite
 
 
-@correction("0.14.0", "device/test_own_memory.py::test_short_integers_wrap_before_they_are_used")
+@correction("0.14.0", "device/test_own_memory.py::test_short_integers_wrap_before_they_are_used", device="WEBGPU")
 def short_integers_are_stored_as_their_bits() -> None:
     """What is packed into a word is cut to the type's bits among the short type's own numbers, where 255 is -1."""
     first = PatternMatcher([(UPat(Ops.STORE, name="store"), _packed_store)])
     WGSLRenderer.extra_matcher = first + WGSLRenderer.extra_matcher
 
 
-@correction("0.14.0", "device/test_own_memory.py::test_short_integers_that_are_read_conditionally")
+@correction("0.14.0", "device/test_own_memory.py::test_short_integers_that_are_read_conditionally", device="WEBGPU")
 def what_is_read_instead_is_no_part_of_a_word() -> None:
     """A short integer that is read where a condition holds is cut out of its word, and what stands for it elsewhere is
     cut in the same way, though it is the number itself: every second element of a rolled image was 0."""
@@ -85,7 +85,9 @@ def _packed_store(store: UOp) -> UOp | None:
     return word.store((old & kept) | bits, *gate)
 
 
-@correction("0.14.0", "operators/test_operators.py::test_the_largest_and_the_least_of_numbers_with_nan_are_nan")
+@correction(
+    "0.14.0", "operators/test_operators.py::test_the_largest_and_the_least_of_numbers_with_nan_are_nan", device="WEBGPU"
+)
 def nan_is_positive() -> None:
     """The sign of tinygrad's nan is set: among numbers ordered by their bits it is the least, not the largest."""
     wrap(WGSLRenderer, "render_kernel", _with_positive_nan)
@@ -106,7 +108,7 @@ NEGATIVE_NAN = "let bits = 0xffffffffu;"
 ZERO = "(1.0/INFINITY)"
 
 
-@correction("0.14.0", "operators/test_operators.py::test_comparisons_with_nan")
+@correction("0.14.0", "operators/test_operators.py::test_comparisons_with_nan", device="WEBGPU")
 def nan_differs_from_every_number() -> None:
     """WGSL's != is false where one of the two is nan."""
     pair = UPat(Ops.CMPNE, name="c", src=(UPat(dtype=FLOATS), UPat()))
@@ -114,7 +116,7 @@ def nan_differs_from_every_number() -> None:
     WGSLRenderer.string_rewrite = written + WGSLRenderer.string_rewrite
 
 
-@correction("0.14.0", "operators/test_operators.py::test_a_factor_of_zero_keeps_nan_and_infinity")
+@correction("0.14.0", "operators/test_operators.py::test_a_factor_of_zero_keeps_nan_and_infinity", device="WEBGPU")
 def products_with_nothing_are_computed() -> None:
     """Drivers of WebGPU take x * 0 and x - x for 0, whatever x is."""
     x = UPat(name="x", dtype=FLOATS)

@@ -103,9 +103,9 @@ class Kernel:
 
     def as_call(self, device: str, table: list[tuple[int, int, int]]) -> UOp:
         """The launch as tinygrad's graphs take it: operands are parameters, and none but those the kernel uses."""
-        program, place = self.program, {slot: i for i, slot in enumerate(self.info.globals)}
-        if list(self.info.globals) != list(range(len(place))):
-            moved = {key: tuple(place[i] for i in getattr(self.info, key)) for key in ("globals", "outs", "ins")}
+        program, position = self.program, {number: i for i, number in enumerate(self.info.globals)}
+        if list(self.info.globals) != list(range(len(position))):
+            moved = {key: tuple(position[i] for i in getattr(self.info, key)) for key in ("globals", "outs", "ins")}
             program = program.replace(arg=replace(self.info, **moved))
         return program.call(*[UOp.param(i, dtypes.uint8, (table[i][2],), device) for i in self.operands])
 

@@ -70,8 +70,8 @@ def accesses(kernel: UOp) -> tuple[set[int], set[int]]:
 def kernel_call(kernel: UOp, buffers: list[UOp]) -> Call:
     """A call of a kernel with those of the buffers, by the numbers it knows them by, that it uses."""
     used = list(dict.fromkeys(u.arg.slot for u in kernel.toposort() if u.op is Ops.PARAM))
-    kernel = kernel.substitute(renumbered(kernel, {slot: i for i, slot in enumerate(used)}), walk=True)
-    arguments = [buffers[slot] for slot in used]
+    kernel = kernel.substitute(renumbered(kernel, {number: i for i, number in enumerate(used)}), walk=True)
+    arguments = [buffers[number] for number in used]
     reads, writes = accesses(kernel)
     return Call(kernel.call(*arguments), {arguments[i] for i in reads}, {arguments[i] for i in writes})
 

@@ -1,14 +1,13 @@
 """Finds the loops of the program that was recorded and lowers each once, batched: n structurally identical groups of
 nodes whose offsets and numbers advance by constants become one group with a leading dimension of size n.
 
-Runs are found for every period up to 32 nodes by comparing fingerprints of nodes, whole columns at a time, and tried
-from the longest to the shortest.
+Runs are found for every period up to 32 nodes (`columns.py`) and tried from the longest to the shortest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from math import copysign
 
@@ -20,11 +19,11 @@ from torch_tinygrad.trace.batch import (
     Motion,
     batched,
     longest_valid,
-    moves,
     moving_arguments,
     only_last_matters,
 )
-from torch_tinygrad.trace.nodes import Lifted, Node, Number, Region, Trace, reads
+from torch_tinygrad.trace.columns import Columns, columns_of, edges_of, intervals
+from torch_tinygrad.trace.nodes import Lifted, Node, Number, Trace
 from torch_tinygrad.trace.rounds import in_rounds
 from torch_tinygrad.trace.sequence import sequence
 
@@ -93,42 +92,16 @@ def _same_number(a: Number | None, b: Number | None) -> bool:
     return True
 
 
-@dataclass(slots=True)
-class _Columns:
-    """The trace as arrays. Entries are the moving parts of all nodes one after the other: node t has those from
-    starts[t] to starts[t + 1]. `value` is an offset or a position, `storage` is -1 for numbers."""
-
-    nodes: list[Node]
-    structure: np.ndarray
-    starts: np.ndarray
-    entry_node: np.ndarray
-    entry_operand: np.ndarray
-    value: np.ndarray
-    storage: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    first_operand: np.ndarray
-    temporary: np.ndarray
-    nbytes: np.ndarray
-    private_by_period: dict[int, np.ndarray] = field(default_factory=dict)
-
-    def private(self, period: int) -> np.ndarray:
-        """Storages that no two iterations can share, because they are not used for as long as one takes."""
-        if period not in self.private_by_period:
-            self.private_by_period[period] = self.temporary & (self.last - self.first < period)
-        return self.private_by_period[period]
-
-
 def _pass(trace: Trace, is_pointwise, attempt, shortest_first: bool = False) -> Trace | None:
     if len(trace.nodes) < MIN_ITERATIONS:
         return None
-    columns = _columns(trace, is_pointwise)
+    columns = columns_of(trace, is_pointwise)
     replaced: dict[int, tuple[int, list[Node]]] = {}
     storages = list(trace.storages)
     free = np.ones(len(trace.nodes), bool)
     failed: list[tuple[int, int, int]] = []
     periods = range(1, min(MAX_PERIOD, len(trace.nodes) // MIN_ITERATIONS) + 1)
-    candidates = [(low - high, period, low, high) for period in periods for low, high in _intervals(columns, period)]
+    candidates = [(low - high, period, low, high) for period in periods for low, high in intervals(columns, period)]
     for _, period, low, high in sorted(candidates, key=(lambda c: (c[1], c[0])) if shortest_first else None):
         if len(failed) >= _MAX_FAILURES:
             break
@@ -159,12 +132,7 @@ def _free_parts(free: np.ndarray, low: int, high: int) -> list[list[int]]:
     part = free[low:high]
     if part.all():
         return [[low, high]]
-    return (_edges(part) + low).tolist()
-
-
-def _edges(flags: np.ndarray) -> np.ndarray:
-    """Rows (low, high) of the maximal runs of True."""
-    return np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])))).reshape(-1, 2)
+    return (edges_of(part) + low).tolist()
 
 
 def _spliced(nodes: list[Node], replaced: dict[int, tuple[int, list[Node]]]) -> list[Node]:
@@ -176,128 +144,7 @@ def _spliced(nodes: list[Node], replaced: dict[int, tuple[int, list[Node]]]) -> 
     return out + nodes[at:]
 
 
-def _columns(trace: Trace, is_pointwise) -> _Columns:
-    kinds: dict[tuple, int] = {}
-    nodes, structure, starts = [], [], [0]
-    values: list[int] = []
-    storages: list[int] = []
-    unused = len(trace.nodes)
-    first = [unused] * len(trace.storages)
-    last = [-1] * len(trace.storages)
-    first_operand = [0] * len(trace.storages)
-    for t, node in enumerate(trace.nodes):
-        described = None
-        if is_pointwise(node.op):
-            simple = pointwise.canonical(node)
-            described = _described(simple)
-        if described is None:
-            simple = node
-            structure.append(t + 1)
-            touched = [*reads(node), *(out for out in node.outs if out is not None)]
-        else:
-            kind, touched = described
-            structure.append(-kinds.setdefault(kind, len(kinds) + 1))
-            for part in touched:
-                if type(part) is Region:
-                    values.append(part.offset)
-                    storages.append(part.storage)
-                else:
-                    values.append(part.position)
-                    storages.append(-1)
-        nodes.append(simple)
-        starts.append(len(values))
-        for number, part in enumerate(touched):
-            if type(part) is Region:
-                s = part.storage
-                if first[s] == unused:
-                    first[s], first_operand[s] = t, number
-                last[s] = t
-    begins = np.array(starts, np.int64)
-    entry_node = np.repeat(np.arange(len(nodes)), np.diff(begins))
-    return _Columns(
-        nodes,
-        np.array(structure, np.int64),
-        begins,
-        entry_node,
-        np.arange(len(values)) - begins[entry_node],
-        np.array(values, np.int64),
-        np.array(storages, np.int64),
-        np.array(first, np.int64),
-        np.array(last, np.int64),
-        np.array(first_operand, np.int64),
-        np.array([not (s.live or s.has_value) for s in trace.storages], bool),
-        np.array([s.nbytes for s in trace.storages], np.int64),
-    )
-
-
-def _described(node: Node) -> tuple[tuple, list] | None:
-    """Everything about a node that all iterations must have in common, and its `moving_parts`; None if it cannot be
-    batched."""
-    kind: list = [node.op]
-    parts: list = []
-    dtypes: set = set()
-    ranks: set = set()
-    copies = node.op == pointwise.COPY
-    for arg in node.args[copies or node.op == pointwise.FILL :]:
-        cls = type(arg)
-        if cls is Region:
-            kind.append((arg.dtype, arg.size, arg.stride, arg.moves))
-            parts.append(arg)
-            dtypes.add(arg.dtype)
-            ranks.add(bool(arg.size))
-        elif cls is Number:
-            if moves(node.op, arg):
-                kind.append((isinstance(arg.value, float), (), ()))
-                parts.append(arg)
-            else:
-                kind.append((type(arg.value), repr(arg.value)))
-        elif cls is Lifted:
-            kind.append((arg.is_float, arg.size, arg.step))
-            parts.append(arg)
-        elif isinstance(arg, (list, tuple)):
-            if any(isinstance(item, (Region, Number, Lifted, list, tuple)) for item in arg):
-                return None
-            kind.append((cls, tuple(arg)))
-        else:
-            kind.append((cls, arg))
-    written = [out for out in node.outs if out is not None]
-    kind += [None if out is None else (out.dtype, out.size, out.stride, out.moves) for out in node.outs]
-    # A 0-dim operand is weak in type promotion and would not stay 0-dim.
-    mixed = len(ranks) > 1 and len(dtypes) > 1 and not copies
-    return None if mixed or not written else (tuple(kind), parts + written)
-
-
-def _mixed(values: np.ndarray, salt: int) -> np.ndarray:
-    """A scattered 64-bit image of small numbers."""
-    out = (values.astype(np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
-    out = (out ^ (out >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    return (out ^ (out >> np.uint64(32))).view(np.int64)
-
-
-def _intervals(columns: _Columns, period: int) -> list[list[int]]:
-    """Maximal [low, high) such that every node t in it matches t + period and t + 2 * period, in structure and
-    storages, and advances by the same amounts between them."""
-    starts, storage = columns.starts, columns.storage
-    weights = _mixed(columns.entry_operand, 1) | 1
-    private = columns.private(period)[storage] & (storage >= 0)
-    created = columns.entry_node - columns.first[storage]
-    relative = _mixed(created * 64 + columns.first_operand[storage], 2) + _mixed(columns.nbytes[storage], 3)
-    identity = np.where(private, relative, _mixed(storage, 4))
-    fingerprint = _mixed(columns.structure, 5) + _sums(weights * identity, starts)
-    position = _sums(weights * columns.value, starts)
-    same = fingerprint[:-period] == fingerprint[period:]
-    step = position[period:] - position[:-period]
-    steady = same[:-period] & same[period:] & (step[:-period] == step[period:])
-    edges = _edges(steady)
-    return edges[edges[:, 1] - edges[:, 0] >= period].tolist()
-
-
-def _sums(entries: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    total = np.concatenate(([0], np.cumsum(entries)))
-    return total[starts[1:]] - total[starts[:-1]]
-
-
-def _attempt(columns: _Columns, trace: Trace, period: int, low: int, high: int, can_lift: CanLift):
+def _attempt(columns: Columns, trace: Trace, period: int, low: int, high: int, can_lift: CanLift):
     """(start, end, nodes, enlarged storages) of the longest loop that can be batched from about `low` on, of nodes
     low .. high that are known to repeat."""
     start, loop = _first_loop(columns, period, low, high, can_lift)
@@ -314,7 +161,7 @@ def _attempt(columns: _Columns, trace: Trace, period: int, low: int, high: int, 
 
 
 def _attempt_in_turn(
-    columns: _Columns, trace: Trace, period: int, low: int, high: int, can_lift: CanLift, can_sequence: CanSequence
+    columns: Columns, trace: Trace, period: int, low: int, high: int, can_lift: CanLift, can_sequence: CanSequence
 ):
     """Like `_attempt`, of a loop whose iterations run in turn."""
     start, loop = _first_loop(columns, period, low, high, can_lift)
@@ -335,7 +182,7 @@ def _settle(loop: Loop, nodes: list[Node]) -> None:
                 motion.lifts = not all(_same_number(node.args[index], number) for number in others)
 
 
-def _first_loop(columns: _Columns, period: int, low: int, high: int, can_lift: CanLift) -> tuple[int, Loop | None]:
+def _first_loop(columns: Columns, period: int, low: int, high: int, can_lift: CanLift) -> tuple[int, Loop | None]:
     """Where a loop begins that is closed in itself, and the loop."""
     for start in range(low, min(low + period, high - MIN_ITERATIONS * period + 1)):
         if _closed(columns, start, period):
@@ -345,14 +192,14 @@ def _first_loop(columns: _Columns, period: int, low: int, high: int, can_lift: C
     return low, None
 
 
-def _closed(columns: _Columns, start: int, period: int) -> bool:
+def _closed(columns: Columns, start: int, period: int) -> bool:
     """Whether the nodes of one iteration have their private storages to themselves."""
     storage = columns.storage[columns.starts[start] : columns.starts[start + period]]
     storage = storage[columns.private(period)[storage] & (storage >= 0)]
     return bool((columns.first[storage] >= start).all() and (columns.last[storage] < start + period).all())
 
 
-def _loop(columns: _Columns, start: int, period: int, count: int, can_lift: CanLift) -> Loop | None:
+def _loop(columns: Columns, start: int, period: int, count: int, can_lift: CanLift) -> Loop | None:
     """The loop whose first iteration begins at `start`, checked exactly; None if a private storage is used across
     the borders of its iterations, or a number that must be constant is not."""
     private = columns.private(period)

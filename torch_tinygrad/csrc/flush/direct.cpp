@@ -191,49 +191,18 @@ class Runner {
 
   // An operator of which ATen has a kernel for the CPU alone: arguments come down, what it writes goes up.
   void run_on_cpu(const Node& node, const torch::jit::Stack& stack) {
-    torch::jit::Stack below;
-    for (const c10::IValue& value : stack) below.push_back(on_cpu(value));
-    const torch::jit::Stack given = below;
-    node.op->op.callBoxed(&below);
-    for (size_t i = 0; i < stack.size(); i++) {
-      if (!node.op->args[i].write) continue;
-      if (stack[i].isTensor()) {
-        stack[i].toTensor().copy_(given[i].toTensor());
-      } else if (stack[i].isTensorList()) {
-        for (size_t t = 0; t < stack[i].toListRef().size(); t++)
-          stack[i].toListRef()[t].toTensor().copy_(given[i].toListRef()[t].toTensor());
-      }
+    Replacements replacements;
+    torch::jit::Stack below = stack;
+    for (size_t i = 0; i < below.size(); i++) {
+      if (below[i].isDevice()) below[i] = c10::IValue(at::Device(at::kCPU));
+      replacements.enter(below[i], [&](const Tensor& t) { return Replacements::Made{t.cpu(), node.op->args[i].write}; });
     }
+    node.op->op.callBoxed(&below);
+    replacements.copy_back([](const Tensor& to, const Tensor& from) { to.copy_(from); });
     warn_fallback(node.op->name);
     stats().fallbacks[node.op->name]++;
-    if (node.op->writes) {
-      // What it changed is back in its place; only fresh results are to be kept.
-      std::vector<Tensor> changed;
-      for (size_t i = 0; i < given.size(); i++)
-        if (node.op->args[i].write && given[i].isTensor()) changed.push_back(given[i].toTensor());
-      auto is_changed = [&](const c10::IValue& value) {
-        return value.isTensor() &&
-               std::any_of(changed.begin(), changed.end(), [&](const Tensor& t) { return t.is_same(value.toTensor()); });
-      };
-      below.erase(std::remove_if(below.begin(), below.end(), is_changed), below.end());
-    }
+    for (c10::IValue& value : below) replacements.leave(value, [](const Tensor& t) { return t; });
     keep(node, std::move(below));
-  }
-  static c10::IValue on_cpu(const c10::IValue& value) {
-    if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(value.toTensor().cpu()) : value;
-    if (value.isDevice()) return c10::IValue(at::Device(at::kCPU));
-    if (value.isTensorList()) {
-      c10::List<Tensor> list;
-      for (const Tensor& t : value.toTensorList()) list.push_back(t.cpu());
-      return list;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<Tensor>> list;
-      for (const std::optional<Tensor>& t : value.toOptionalTensorList())
-        list.push_back(t && t->defined() ? std::optional<Tensor>(t->cpu()) : t);
-      return list;
-    }
-    return value;
   }
 
   // Operators whose stream is not written here take the CPU's generator, seeded by ours.

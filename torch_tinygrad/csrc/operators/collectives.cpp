@@ -6,8 +6,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "device/host_views.h"
 #include "python/python.h"
@@ -29,8 +27,6 @@ class Timer final : public c10d::Timer {
 
 namespace {
 
-using Pair = std::pair<at::Tensor, at::Tensor>;  // a tensor of the device, and the one that stands for it on the CPU
-
 // A group that was made for the device alone has its backend for the CPU too: it is one of the CPU's.
 void provide_cpu_backend(const c10::IValue& value) {
   const auto group = value.toCustomClass<c10d::ProcessGroup>();
@@ -46,31 +42,25 @@ bool is_a(const c10::IValue& value) {
 }
 
 void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  std::vector<Pair> pairs;
+  Replacements replacements;
   const size_t arguments = op.schema().arguments().size(), base = stack->size() - arguments;
   const std::string& name = op.schema().name();
   for (size_t i = base; i < stack->size(); i++) {
     c10::IValue& value = (*stack)[i];
     if (is_a<c10d::ProcessGroup>(value)) provide_cpu_backend(value);
-    value = replaced(value, [&](const at::Tensor& t) {
-      if (!is_tiny(t)) return t;
-      pairs.emplace_back(t, host_view(t, name.c_str()));
-      return pairs.back().second;
+    replacements.enter(value, [&](const at::Tensor& t) -> Replacements::Made {
+      if (!is_tiny(t)) return {t, false};
+      return {host_view(t, name.c_str()), !shares_host_memory() && name != "c10d::send"};
     });
   }
   op.callBoxed(stack);
-  const bool shares = pairs.empty() || shares_host_memory();
+  const bool shares = replacements.empty() || shares_host_memory();
   for (size_t i = base; i < stack->size(); i++) {
     c10::IValue& value = (*stack)[i];
     if (!shares && is_a<c10d::Work>(value)) value.toCustomClass<c10d::Work>()->wait();
-    value = replaced(value, [&](const at::Tensor& t) {
-      for (const auto& [original, view] : pairs)
-        if (view.is_same(t)) return original;
-      return t;
-    });
+    replacements.leave(value, [](const at::Tensor& t) { return t; });
   }
-  if (shares || name == "c10d::send") return;
-  for (const auto& [original, view] : pairs) original.copy_(view);
+  replacements.copy_back([](const at::Tensor& to, const at::Tensor& from) { to.copy_(from); });
 }
 
 // PyTorch's own kernels would hand the CPU's backend tensors whose memory it cannot see. Standing in for them is what is

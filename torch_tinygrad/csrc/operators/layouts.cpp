@@ -28,7 +28,7 @@
 #include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty_native.h>
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
@@ -43,7 +43,6 @@
 #include <torch/library.h>
 
 #include <utility>
-#include <vector>
 
 #include "device/device.h"
 #include "device/host_views.h"
@@ -124,12 +123,6 @@ void assign(const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
-struct Stood {
-  at::Tensor ours, cpu;
-  bool written;
-  bool shares;  // the same memory: what is written to one is in the other
-};
-
 }  // namespace
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -137,8 +130,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   count_fallback(op.schema().name());
   const auto& arguments = op.schema().arguments();
   const size_t base = stack->size() - arguments.size();
-  std::vector<Stood> stood;
-  std::vector<at::Tensor> others;
+  Replacements replacements;
   c10::DeviceIndex device = current_device();
   bool to_ours = true;  // where the results belong
   for (size_t i = 0; i < arguments.size(); i++) {
@@ -151,18 +143,15 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
     const bool written = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
     const bool may_resize = arguments[i].is_out();
-    value = replaced(value, [&](const at::Tensor& t) {
-      if (!is_tiny(t)) {
-        if (t.defined()) others.push_back(t);
-        return t;
-      }
+    replacements.enter(value, [&](const at::Tensor& t) -> Replacements::Made {
+      if (!is_tiny(t)) return {t, false};
       device = t.device().index();
       const bool shares = t.layout() == at::kStrided && !t.is_nested() && shares_host_memory() && !may_resize;
       auto on_host = [&](const at::Tensor& part) { return may_resize ? part.cpu() : host_view(part, op.schema().name().c_str()); };
-      stood.push_back({t, rebuilt(t, on_host), written, shares});
+      at::Tensor cpu = rebuilt(t, on_host);
       // Kernels look whether a gradient will be wanted, to keep what it takes.
-      if (t.requires_grad() && !written) stood.back().cpu.set_requires_grad(true);
-      return stood.back().cpu;
+      if (t.requires_grad() && !written) cpu.set_requires_grad(true);
+      return {std::move(cpu), written && !shares};
     });
   }
   {
@@ -173,20 +162,15 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   auto up = [&](const at::Tensor& part) {
     if (part.is_non_overlapping_and_dense() || at::has_internal_overlap(part) == at::MemOverlap::Yes)
       return part.to(ours, /*non_blocking=*/false, /*copy=*/true);
-    return at::empty_strided(part.sizes(), part.strides(), part.options().device(ours)).copy_(part);  // LAPACK's larger matrix
+    // A part of LAPACK's larger matrix, which may end after it.
+    const auto held = static_cast<int64_t>(part.storage().nbytes() / part.itemsize()) - part.storage_offset();
+    at::Tensor larger = at::empty({held}, part.options().device(ours));
+    larger.unsafeGetTensorImpl()->set_sizes_and_strides(part.sizes(), part.strides());
+    return larger.copy_(part);
   };
-  for (const Stood& s : stood)
-    if (s.written && !s.shares) assign(s.ours, rebuilt(s.cpu, up));
-  for (size_t i = base; i < stack->size(); i++) {
-    (*stack)[i] = replaced((*stack)[i], [&](const at::Tensor& t) {
-      if (!t.defined()) return t;
-      for (const at::Tensor& other : others)
-        if (other.is_same(t)) return t;
-      for (const Stood& s : stood)
-        if (s.cpu.is_same(t)) return s.ours;
-      return to_ours ? rebuilt(t, up) : t;
-    });
-  }
+  replacements.copy_back([&](const at::Tensor& to, const at::Tensor& from) { assign(to, rebuilt(from, up)); });
+  for (size_t i = base; i < stack->size(); i++)
+    replacements.leave((*stack)[i], [&](const at::Tensor& t) { return to_ours ? rebuilt(t, up) : t; });
 }
 
 namespace {
