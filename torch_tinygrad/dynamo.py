@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import _C
+from . import _C, whole_steps
 from .on_import import after_import
 
 
@@ -133,3 +133,4 @@ def register() -> None:
     after_import("torch._dynamo.trace_rules", _skipped)
     after_import("torch._dynamo.device_interface", _interface)
     after_import("torch._inductor.compile_fx", _inductor)
+    whole_steps.register()
