@@ -73,6 +73,8 @@ def _inductor(module: ModuleType) -> None:
     @functools.wraps(compile_fx)
     def compile_on_device(graph: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Callable:
         if isinstance(graph, torch.fx.GraphModule) and is_on_tiny(graph, inputs):
+            if module.V.aot_compilation:  # type: ignore[attr-defined]
+                raise NotImplementedError("tiny: AOTInductor writes code for the devices it knows, none of tiny's")
             return tiny(graph, inputs)
         return compile_fx(graph, inputs, *args, **kwargs)
 

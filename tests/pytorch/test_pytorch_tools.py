@@ -30,6 +30,16 @@ def compiled():
         yield
 
 
+def test_tensors_that_are_zero_by_definition():
+    """`torch._efficientzerotensor`, the tangents that torch.func makes: no memory, and no fallback."""
+    before = torch.tiny.stats()["fallbacks"]
+    for device in ("cpu", DEVICE):
+        zero = torch._efficientzerotensor(4, device=device)
+        assert zero._is_zerotensor() and torch.equal((X.to(device) + zero).cpu(), X)
+        assert (zero * X.to(device))._is_zerotensor()
+    assert torch.tiny.stats()["fallbacks"] == before
+
+
 def waves(v: torch.Tensor) -> torch.Tensor:
     return v.sin() * v.sum()
 
