@@ -15,7 +15,9 @@ import torch
 INTRODUCTION = """# What works on the device
 
 Made by `make ecosystem-table` from what its tests did: a row for each, nothing that no test runs. "works" is the same
-result as on the CPU; "refused" is an error with the message that the test expects.
+result as on the CPU; "refused" is an error with the message that the test expects. What is slower than the CPU is said
+where it was measured (`ecosystem/test_speed.py`), and what PyTorch refuses for every device out of its tree in
+`tests/pytorch/test_refused_everywhere.py`, with the line that refuses.
 """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -19,6 +20,7 @@ import torch
 from .on_import import after_import
 
 METHODS = ("step", "zero_grad", "_init_group")
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def is_taken(optimizer: torch.optim.Optimizer) -> bool:
@@ -42,7 +44,7 @@ def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
     from .backend import _after_optimizer_step
 
     of_all = [*module._global_optimizer_pre_hooks.values(), *module._global_optimizer_post_hooks.values()]
-    its_own = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    its_own = [hook for name in HOOKS for hook in getattr(optimizer, name).values()]
     return any(hook is not _after_optimizer_step for hook in of_all + its_own)
 
 
@@ -74,6 +76,7 @@ def _gradients(parameters: list[torch.Tensor]) -> Iterator[None]:
 
 
 def _builder(module: ModuleType) -> None:
+    from torch._dynamo.guards import install_guard
     from torch._dynamo.source import AttrSource
     from torch._dynamo.variables.ctx_manager import GradModeVariable
     from torch._dynamo.variables.functions import UserMethodVariable
@@ -92,7 +95,7 @@ def _builder(module: ModuleType) -> None:
             )
 
         def call_method(self, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if name not in METHODS or (name == "step" and (args or kwargs)):  # with a closure
+            if name not in METHODS:
                 return super().call_method(tx, name, args, kwargs)
             method = UserMethodVariable(inspect.unwrap(getattr(type(self.value), name)), self)
             if name != "step":
@@ -112,6 +115,8 @@ def _builder(module: ModuleType) -> None:
             return wrap(self, value)
         prepare(value)
         self.install_guards(module.GuardBuilder.TYPE_MATCH)  # type: ignore[attr-defined]
+        for name in HOOKS:  # the step is traced anew when there are some
+            install_guard(AttrSource(self.source, name).make_guard(module.GuardBuilder.SEQUENCE_LENGTH))  # type: ignore[attr-defined]
         return self.tx.output.side_effects.track_object_existing(value, WholeOptimizer(value, source=self.source))
 
     builder._wrap = wrap_whole
@@ -137,5 +142,13 @@ def _share_none_without_marks() -> None:
     TensorVariable.var_getattr = read_attribute  # type: ignore[method-assign]
 
 
+def _if_it_is_built_so(module: ModuleType) -> None:
+    try:
+        _builder(module)
+    except (ImportError, AttributeError) as error:
+        message = f"tiny: optimizers are not part of torch.compile's graphs with torch {torch.__version__}: {error}"
+        warnings.warn(message, stacklevel=2)
+
+
 def register() -> None:
-    after_import("torch._dynamo.variables.builder", _builder)
+    after_import("torch._dynamo.variables.builder", _if_it_is_built_so)

@@ -153,6 +153,15 @@ def test_hooks_of_optimizers_run_in_every_step():
     assert len(seen) == STEPS
 
 
+def test_hooks_that_come_later_run():
+    steps = Steps(OPTIMIZERS["SGD"], fullgraph=False)
+    seen: list[int] = []
+    steps.run(5)
+    steps.optimizers[1].register_step_pre_hook(lambda *_: seen.append(len(seen)))
+    steps.run(3)
+    assert len(seen) == 3
+
+
 def test_a_loss_that_keeps_its_graph_breaks_it():
     network_ = network().to(DEVICE)
     optimizer = torch.optim.SGD(network_.parameters(), lr=0.1)
