@@ -90,8 +90,9 @@ ecosystem: build $(ECOSYSTEM)/deps
 	$(ECOSYSTEM)/bin/python -m pytest ecosystem $(ARGS)
 
 # What PyTorch itself has for accelerators, and other people's libraries: the page that says what works.
+OF_THE_TABLE := tests/service/test_bare_systems.py tests/project/test_report.py tests/project/test_snippets.py
 ecosystem-table: build $(ECOSYSTEM)/deps
-	$(ECOSYSTEM)/bin/python -m pytest -p ecosystem.table ecosystem tests/pytorch --table docs/ecosystem.md
+	$(ECOSYSTEM)/bin/python -m pytest -p ecosystem.table ecosystem tests/pytorch $(OF_THE_TABLE) --table docs/ecosystem.md
 
 # tinygrad alone is another: everything else is that of .venv.
 TINYGRAD ?= 0.14.0

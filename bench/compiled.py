@@ -19,14 +19,14 @@ from .contender import ONE_THREAD
 from .harness import EAGER, INDUCTOR
 from .part import Table, run
 
-LOSS, ONE_GRAPH = "loss and optimizer compiled", "whole step in one graph"
+LOSS, WHOLE, ONE_GRAPH = "loss and optimizer compiled", "usual step compiled", "step written out, one graph"
 TINY_EAGER, TINY_MODEL = "tiny, eager", "tiny"
 CONTENDERS = (
     EAGER,
     INDUCTOR,
     TINY_EAGER,
     TINY_MODEL,
-    *(f"{w}, {h}" for h in (LOSS, ONE_GRAPH) for w in (INDUCTOR, TINY_MODEL)),
+    *(f"{w}, {h}" for h in (LOSS, WHOLE, ONE_GRAPH) for w in (INDUCTOR, TINY_MODEL)),
 )
 CASES = ("SGD", "AdamW", "inference")
 GOAL = 0.6
@@ -54,6 +54,8 @@ def step_of(who: str, case: str) -> Callable[[], float]:
     if who.endswith(ONE_GRAPH):
         return one_graph(model, x, y)
     optimizer = getattr(torch.optim, case)(model.parameters(), lr=1e-3)
+    if who.endswith(WHOLE):
+        return whole_step(model, optimizer, x, y)
     loss_of, update = lambda x, y: nn.functional.cross_entropy(model(x), y), optimizer.step
     if who.endswith(LOSS):
         loss_of, update = torch.compile(loss_of), torch.compile(update)
@@ -66,6 +68,23 @@ def step_of(who: str, case: str) -> Callable[[], float]:
         return loss.item()
 
     return train
+
+
+def whole_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+) -> Callable[[], float]:
+    """The step as it is usually written, in one compiled function."""
+    torch._dynamo.config.trace_autograd_ops = True
+
+    @torch.compile
+    def train(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return lambda: train(x, y).item()
 
 
 def one_graph(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], float]:
@@ -128,7 +147,7 @@ class Contender:
     def stop(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait()
 
 
 def measure(quick: bool) -> Table:
@@ -140,7 +159,7 @@ def measure(quick: bool) -> Table:
         ["case", "contender", "µs a step", "of eager", "result"],
     )
     for case in CASES[:1] if quick else CASES:
-        left_out = {"SGD": (), "AdamW": (ONE_GRAPH,), "inference": (LOSS, ONE_GRAPH)}[case]
+        left_out = {"SGD": (), "AdamW": (ONE_GRAPH,), "inference": (LOSS, WHOLE, ONE_GRAPH)}[case]
         contenders = {who: Contender(who, case) for who in CONTENDERS if not who.endswith(left_out)}
         results = {who: contender.said("RIGHT") for who, contender in contenders.items()}
         times: dict[str, list[float]] = {who: [] for who in contenders}

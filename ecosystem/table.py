@@ -15,7 +15,9 @@ import torch
 INTRODUCTION = """# What works on the device
 
 Made by `make ecosystem-table` from what its tests did: a row for each, nothing that no test runs. "works" is the same
-result as on the CPU; "refused" is an error with the message that the test expects.
+result as on the CPU; "refused" is an error with the message that the test expects. What is slower than the CPU is said
+where it was measured (`ecosystem/test_speed.py`), and what PyTorch refuses for every device out of its tree in
+`tests/pytorch/test_refused_everywhere.py`, with the line that refuses.
 """
 
 
@@ -27,12 +29,16 @@ def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
         path, _, name = report.nodeid.partition("::")
         COLLECTED[path][name] = report.outcome
+        for word, value in report.user_properties:
+            if word == "said":
+                SAID[path, name] = value
         if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
             REASONS[path, name.partition("[")[0]] = report.longrepr[2].removeprefix("Skipped: ")
 
 
 COLLECTED: dict[str, dict[str, str]] = defaultdict(dict)
 REASONS: dict[tuple[str, str], str] = {}  # why tests were not run
+SAID: dict[tuple[str, str], str] = {}  # what a test has to say of its outcome: `record_property("said", ...)`
 
 
 def pytest_sessionfinish(session):
@@ -62,13 +68,21 @@ def section(path: str, outcomes: dict[str, str]) -> str:
         "| --- | --- |",
     ]
     families: dict[str, dict[str, str]] = defaultdict(dict)
+    spoken = {name: text for (file, name), text in SAID.items() if file == path}
+    for name, text in spoken.items():
+        lines.append(f"| {name.partition('[')[2].rstrip(']') or plain(name)} | {text} |")
     for name, outcome in outcomes.items():
+        if name in spoken:
+            continue
         family, _, case = name.partition("[")
         families[family][case.rstrip("]")] = outcome
     for family, cases in families.items():
-        name = " ".join(part.removeprefix("test_") for part in family.split("::")).replace("_", " ")
-        lines.append(f"| {name} | {told(family, cases)}{said(module, family)}{why(path, family)} |")
+        lines.append(f"| {plain(family)} | {told(family, cases)}{said(module, family)}{why(path, family)} |")
     return "\n".join([*lines, ""])
+
+
+def plain(family: str) -> str:
+    return " ".join(part.removeprefix("test_") for part in family.split("::")).replace("_", " ")
 
 
 def said(module, family: str) -> str:

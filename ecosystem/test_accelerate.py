@@ -78,6 +78,20 @@ def test_several_processes(tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+def test_a_device_that_is_named_by_the_environment():
+    """`ACCELERATE_TORCH_DEVICE=tiny`, also in bf16."""
+    program = (
+        "import accelerate, torch\n"
+        "a = accelerate.Accelerator(mixed_precision='bf16')\n"
+        "assert a.device.type == 'tiny', a.state\n"
+        "model = a.prepare(torch.nn.Linear(4, 2))\n"
+        "assert model(torch.ones(2, 4, device='tiny')).isfinite().all()\n"
+    )
+    environment = {**os.environ, "ACCELERATE_TORCH_DEVICE": "tiny"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def test_weights_are_dispatched(tmp_path):
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
     expected = copy.deepcopy(network)

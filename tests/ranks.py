@@ -216,6 +216,22 @@ def checkpoint() -> None:
             assert state[name].device.type == device and torch.equal(state[name].cpu(), value.cpu())
 
 
+def rpc() -> None:
+    """torch.distributed.rpc sends tensors of the CPU, and says so."""
+    from torch.distributed import rpc
+
+    me, other = (f"worker{(dist.get_rank() + i) % dist.get_world_size()}" for i in range(2))
+    rpc.init_rpc(me, rank=dist.get_rank(), world_size=dist.get_world_size())
+    assert rpc.rpc_sync(other, torch.add, args=(torch.ones(2), 1)).tolist() == [2, 2]
+    try:
+        rpc.rpc_sync(other, torch.add, args=(torch.ones(2, device="tiny"), 1))
+    except RuntimeError as error:
+        assert "TensorPipe RPC backend only supports CPU tensors by default" in str(error), error
+    else:
+        raise AssertionError("a tensor of the device was sent")
+    rpc.shutdown()
+
+
 def default_group() -> None:
     """A group that names no backend."""
     assert dist.get_backend() in ("gloo", "undefined")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import _C
+from . import _C, whole_steps
 from .on_import import after_import
 
 
@@ -73,6 +73,8 @@ def _inductor(module: ModuleType) -> None:
     @functools.wraps(compile_fx)
     def compile_on_device(graph: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Callable:
         if isinstance(graph, torch.fx.GraphModule) and is_on_tiny(graph, inputs):
+            if module.V.aot_compilation:  # type: ignore[attr-defined]
+                raise NotImplementedError("tiny: AOTInductor writes code for the devices it knows, none of tiny's")
             return tiny(graph, inputs)
         return compile_fx(graph, inputs, *args, **kwargs)
 
@@ -133,3 +135,4 @@ def register() -> None:
     after_import("torch._dynamo.trace_rules", _skipped)
     after_import("torch._dynamo.device_interface", _interface)
     after_import("torch._inductor.compile_fx", _inductor)
+    whole_steps.register()

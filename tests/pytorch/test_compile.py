@@ -147,6 +147,13 @@ def test_a_second_call_compiles_nothing():
     cost.no_fallbacks()
 
 
+def test_aot_inductor_is_refused(tmp_path):
+    """tiny: AOTInductor writes code for the devices it knows"""
+    exported = torch.export.export(network().eval().to(DEVICE), (normal(4, 8, device=DEVICE),))
+    with pytest.raises(NotImplementedError, match="tiny: AOTInductor writes code for the devices it knows"):
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "packed.pt2"))
+
+
 def test_exported_programs_run():
     model = network().eval()
     exported = torch.export.export(model.to(DEVICE), (normal(4, 8, device=DEVICE),))

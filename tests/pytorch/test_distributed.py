@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch.distributed
+import torch.distributed.rpc
 
 from tests.differential import ON_TINY
 from tests.processes import torchrun
@@ -15,12 +16,28 @@ pytestmark = [
 PROGRAMS = ("-m", "tests.ranks")
 
 
-def test_two_processes():
-    torchrun(2, *PROGRAMS, "collectives", "ddp", "fsdp", "dtensor", "checkpoint")
+WHAT = {
+    "every collective and point to point": "collectives",
+    "DistributedDataParallel, with buckets, no_sync and unused parameters": "ddp",
+    "fully_shard": "fsdp",
+    "DTensor and tensor parallel": "dtensor",
+    "torch.distributed.checkpoint": "checkpoint",
+}
 
 
-def test_four_processes():
+@pytest.mark.parametrize("what", WHAT)
+def test_two_processes(what):
+    torchrun(2, *PROGRAMS, WHAT[what])
+
+
+def test_collectives_of_four_processes():
     torchrun(4, *PROGRAMS, "collectives")
+
+
+@pytest.mark.skipif(not torch.distributed.rpc.is_available(), reason="this PyTorch has no rpc")
+def test_rpc_is_refused():
+    """TensorPipe RPC backend only supports CPU tensors by default"""
+    torchrun(2, *PROGRAMS, "rpc")
 
 
 def test_steps_of_data_parallel_training_compile_no_more_after_the_third():

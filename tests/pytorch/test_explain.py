@@ -41,6 +41,32 @@ def test_steps_have_operators_bytes_and_times(shown):
     assert shown.bandwidth > 1e8
 
 
+def test_steps_of_the_library_have_counts():
+    """Of PyTorch's counter, which knows products alone, and of ours."""
+    a = (torch.randn(64, 64) + 64 * torch.eye(64)).to("tiny")
+    b, long = torch.randn(64, 3).to("tiny"), torch.randn(2, 8192).to("tiny")
+
+    def step():
+        held = [torch.linalg.solve(a, b), torch.linalg.inv(a), torch.linalg.qr(a), torch.linalg.svd(a)]
+        held += [torch.linalg.eigh(a), torch.linalg.cholesky(a), torch.fft.fft(long)]
+        torch.tiny.synchronize()
+        return held
+
+    n, found = 64, {}
+    for flush in torch.tiny.explain(step).flushes:
+        found |= {s.name.removeprefix("aten::"): s.flops for s in flush.steps if s.kind == "library"}
+    expected = {
+        "_linalg_solve_ex": 2 * n**3 // 3 + 2 * n**2 * 3,
+        "linalg_inv_ex": 2 * n**3,
+        "linalg_qr": 2 * (4 * n**3 // 3),
+        "_linalg_svd": 21 * n**3,
+        "_linalg_eigh": 9 * n**3,
+        "linalg_cholesky_ex": n**3 // 3,
+        "_fft_r2c": 5 * 2 * 8192 * 13 // 2,
+    }
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
 def test_backward_operators_have_the_line_of_the_forward_pass():
     weight = torch.randn(16, 16).to("tiny").requires_grad_()
 

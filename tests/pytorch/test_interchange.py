@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -183,6 +184,30 @@ def test_other_processes_get_tensors_and_write_them(tmp_path):
     command = [sys.executable, str(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0 and "done" in done.stdout, done.stderr[-3000:]
+
+
+def test_bytes_of_storages_are_read_and_written():
+    """By index, as those of the CPU; what numpy and legacy storages read of a tensor is what they read on the CPU."""
+    found = []
+    for device in ("cpu", "tiny"):
+        x = torch.arange(4, dtype=torch.int32, device=device) + 1
+        storage = x.untyped_storage()
+        before = [storage[i] for i in range(8)]
+        storage[4] = 9
+        found.append((before, x.tolist(), x.storage()[1], hasattr(x, "__array_interface__")))
+    assert found[0] == found[1]
+
+
+def test_generators_and_devices_are_pickled():
+    """With their state; streams are not, on any device."""
+    generator = torch.Generator("tiny").manual_seed(7)
+    torch.rand(3, device="tiny", generator=generator)
+    copied = pickle.loads(pickle.dumps(generator))
+    draws = [torch.rand(3, device="tiny", generator=g).tolist() for g in (generator, copied)]
+    assert copied.device == generator.device and draws[0] == draws[1]
+    assert pickle.loads(pickle.dumps(torch.device("tiny:0"))) == torch.device("tiny:0")
+    with pytest.raises(TypeError, match=r"cannot pickle '.*Stream' object"):
+        pickle.dumps(torch.Stream("tiny"))
 
 
 def test_lazy_clones_have_the_layout_and_a_memory_of_their_own():

@@ -30,6 +30,15 @@ def compiled():
         yield
 
 
+def test_tensors_that_are_zero_by_definition():
+    """`torch._efficientzerotensor`, the tangents that torch.func makes: zeros like others here, and no fallback."""
+    before, x = torch.tiny.stats()["fallbacks"], X.to(DEVICE)
+    zero = torch._efficientzerotensor(4, device=DEVICE)
+    assert zero.tolist() == [0.0] * 4
+    assert torch.equal((x + zero).cpu(), X) and torch.equal((zero * x + x).cpu(), X)
+    assert torch.tiny.stats()["fallbacks"] == before
+
+
 def waves(v: torch.Tensor) -> torch.Tensor:
     return v.sin() * v.sum()
 

@@ -7,15 +7,13 @@ buffers. A buffer that tinygrad put in between belongs to whatever is computed f
 
 from __future__ import annotations
 
-import torch
 from tinygrad.renderer import Estimates
 from tinygrad.uop.ops import Ops, UOp
-from torch.utils.flop_counter import flop_registry
 
-from torch_tinygrad.trace.forms import overload_of, schema_of
 from torch_tinygrad.values.graph import Graph
 from torch_tinygrad.values.steps import AtenStep
 
+from .flops import flops_of
 from .schedule import Schedule
 
 
@@ -41,22 +39,6 @@ def kernel_line(name: str, estimate: Estimates, operators: str) -> str:
 
 def library_line(step: AtenStep, moved: int) -> str:
     return f"aten {step.op}, {moved} bytes, {flops_of(step)} flops"
-
-
-def flops_of(step: AtenStep) -> int:
-    """What PyTorch counts for the operator; 0 where it has no formula."""
-    formula = flop_registry.get(overload_of(step.op).overloadpacket)
-    if formula is None:
-        return 0
-    arguments: list = list(step.arguments)
-    for path, operand in zip(step.paths, step.inputs, strict=True):
-        if len(path) == 1:
-            arguments[path[0]] = torch.Size(operand.shape)
-    shapes = tuple(None if result is None else torch.Size(result.shape) for result in step.results)
-    given: dict[bool, dict] = {False: {}, True: {}}
-    for (name, is_keyword, _), value in zip(schema_of(step.op), arguments, strict=False):
-        given[is_keyword][name] = value
-    return int(formula(*given[False].values(), **given[True], out_val=shapes[0] if len(shapes) == 1 else shapes))
 
 
 def _operators_of_buffers(stores: list[UOp], graph: Graph) -> dict[UOp, dict[str, None]]:
