@@ -75,8 +75,8 @@ def _by_difference(relation: Relation) -> Iterator[Relation]:
 
 
 def _by_room(relation: Relation, own: Sequence[int], where: Kinds) -> Iterator[Relation]:
-    """The same with what is left behind a region as a variable, in the place of the memory: the longer the steps through
-    a memory the fewer there are, and many long ones never come."""
+    """The same with what is left behind a region as a variable, in the place of the memory: the longer the steps
+    through a memory the fewer there are, and many long ones never come."""
     n = len(relation.variables)
     for offset, nbytes, itemsize in where.bounds if n < MAX_VARIABLES else ():
         strides = where.offsets[offset]
