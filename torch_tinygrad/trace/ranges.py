@@ -105,10 +105,9 @@ def corners(box: Box) -> list[tuple[int, ...]]:
 def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Relation, Box]]:
     """Boxes to try a program for, the widest first. Differences of a range have no common divisor: a number that
     divides a n + b at all three divides a and b, so that nothing divides by chance."""
-    related = [relation, *_by_difference(relation)]
-    if not Bounds.of(relation, own, where).hold(_seen_ends(relation)):
-        related += _by_room(relation, own, where)
-    variants = [(r, Bounds.of(r, own, where)) for r in related]
+    variants = [(r, Bounds.of(r, own, where)) for r in (relation, *_by_difference(relation))]
+    if not variants[0][1].hold(_seen_ends(relation)):
+        variants += [(r, Bounds.of(r, own, where)) for r in _by_room(relation, own, where)]
     tried: list[tuple[Relation, Box]] = []
 
     def add(related: Relation, ends: Ends, is_open: list[tuple[bool, bool]]) -> None:
