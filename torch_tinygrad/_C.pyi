@@ -114,6 +114,7 @@ class SizedProgram:
         constants: list[int],
         free: list[int],
         variables: list[tuple[int, int, int, int, int, int, int]],
+        used: list[Form],
         integers: list[Form],
         filled: list[Form],
         fractions: list[tuple[int, float, list[tuple]]],

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from .counting import Transformer, compiles, same_losses, values
 
@@ -190,6 +191,65 @@ def copied_in_turn(n, device):
     for i in range(n):
         a[i + 1] = x[i] * 2 + i * 0.5
     return [a]
+
+
+def grown(n, device):
+    """By n each time: n + 4, 2 n + 4, 3 n + 4."""
+    new, x, out = values(n, 8, device=device), values(4, 8, device=device), []
+    for _ in range(6):
+        x = torch.cat([x, new])
+        out.append((x * 2).sum(0).cpu())
+    return out
+
+
+def last_columns(n, device):
+    """The last token of a text that grows: of its length there is a stride alone."""
+    ids, out = values(2, n, device=device), []
+    for _ in range(6):
+        ids = torch.cat([ids, ids[:, :1]], 1)
+        torch.tiny.synchronize()
+        out.append((ids[:, -1:] * 2).sum(1).cpu())
+    return out
+
+
+def resized(mode, **options):
+    def frames(n, device):
+        """Each of another size."""
+        x = values(1, 3, n, n + n // 3, device=device)
+        return [F.interpolate(x, mode=mode, **options).mean((2, 3))]
+
+    return frames
+
+
+def sieve(n, device):
+    """Steps through a memory: the longer they are the fewer there are."""
+    is_prime = torch.ones(n, dtype=torch.bool, device=device)
+    is_prime[:2] = False
+    for p in range(2, int(n**0.5) + 1):
+        if is_prime[p]:
+            is_prime[p * p :: p] = False
+    return [is_prime]
+
+
+FRAMES = (30, 41, 37, 52, 45, 61, 33, 48)
+
+
+@pytest.mark.parametrize(
+    ("run", "sizes", "most"),
+    [
+        (grown, (5, 7, 6, 11, 9, 13), 9),
+        (last_columns, (5, 7, 9, 6, 12), 6),
+        (resized("nearest", size=(16, 16)), FRAMES, 2),
+        (resized("bilinear", size=(12, 20)), FRAMES, 2),
+        (resized("bilinear", size=(12, 20), align_corners=True), FRAMES, 2),
+        (resized("bicubic", scale_factor=2), FRAMES, 2),
+        (sieve, (200, 300, 1000, 260, 500), 10),
+    ],
+    ids=["cat by n", "last column", "nearest", "bilinear", "corners", "bicubic", "sieve"],
+)
+def test_programs_whose_sizes_change_take_a_bounded_number(run, sizes, most):
+    counts = compiles(run, sizes)
+    assert sum(counts) <= most and counts[-1] == 0, (counts, torch.tiny.stats()["not_variable"])
 
 
 @pytest.mark.parametrize("run", [filled_in_turn, copied_in_turn])

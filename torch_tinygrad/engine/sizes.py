@@ -14,9 +14,10 @@ two regions do not meet, is therefore proved for every size in the range."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
@@ -217,6 +218,7 @@ def _compiled(
             )
             for v, (low, _, high) in zip(relation.variables, box, strict=True)
         ],
+        [(i, _plain(v.used)) for i, v in enumerate(relation.variables) if v.used is not None],
         [(p, _plain(form)) for p, form in sorted(relation.forms.items()) if p not in free],
         _filled(programs, points, relation, fractions),
         [(entry, *_fraction(values, points, sizes)) for entry, values in sorted(fractions.items())],
@@ -342,19 +344,16 @@ def _prove_apart(members: list[Member], points: list[Point], box: Box) -> None:
                 raise NotVariable("whether regions meet depends on their sizes")
 
 
-# Numbers with fractions that sizes make: (factor, (what is added to a size, to which power), ...).
-FRACTIONS = (
-    (1.0, (0, 1.0)),
-    (1.0, (0, -1.0)),
-    (1.0, (-1, -1.0)),
-    (1.0, (0, 1.0), (-1, -1.0)),
-    (1.0, (-1, 1.0), (0, -1.0)),
-    (1.0, (0, -0.5)),
-    (1.0, (0, 0.5)),
-    (2.0, (0, -1.0)),
-    (-1.0, (0, -1.0)),
-    (0.5, (0, 1.0)),
+# Numbers with fractions that sizes make, beside parts of them and of their inverses: what is added to a size, to which
+# power.
+POWERS = (
+    ((0, 1.0), (-1, -1.0)),
+    ((-1, 1.0), (0, -1.0)),
+    ((0, -0.5),),
+    ((0, 0.5),),
 )
+# The parts of a size are at most so many: the rows of an image, where another one's are a size.
+MOST_PARTS = 1 << 14
 
 
 def _fraction(
@@ -364,14 +363,27 @@ def _fraction(
     whole = [tuple(round(v) for v in values)] if all(v == round(v) for v in values) else []
     inverse = [tuple(round(1 / v) for v in values)] if all(values) and max(map(abs, values)) < 1 else []
     for column in (*whole, *inverse, *sizes):
-        for factor, *powers in FRACTIONS:
-            if any(c + more <= 0 for c in column for more, _ in powers):
-                continue
-            given = [factor * prod(float(c + more) ** power for more, power in powers) for c in column]
+        for factor, powers in _fractions_of(column, values[0]):
+            given = [factor] * len(column)
+            for base, power in powers:
+                given = [g / b if power == -1 else g * b**power for g, b in zip(given, base, strict=True)]
             if any(numpy.float32(g) != numpy.float32(v) for g, v in zip(given, values, strict=True)):
                 continue
-            forms = [(through(points, tuple(c + more for c in column)), power) for more, power in powers]
+            forms = [(through(points, base), power) for base, power in powers]
             known = [(_plain(form), power) for form, power in forms if form is not None]
             if len(known) == len(powers):
                 return factor, known
     raise NotVariable(f"a number that follows from no size: {', '.join(map(str, values))} at {_text(points)}")
+
+
+def _fractions_of(column: tuple[int, ...], value: float) -> Iterator[tuple[float, list[tuple[tuple[int, ...], float]]]]:
+    """What may be made of a size that is a value at the first point: a factor, and columns with their powers."""
+    for more in (0, -1):
+        size = tuple(c + more for c in column)
+        if min(size) <= 0:
+            return
+        times, over = (Fraction(v).limit_denominator(MOST_PARTS) for v in (value / size[0], value * size[0]))
+        yield times.numerator, [(size, 1.0), ((times.denominator,) * len(size), -1.0)]
+        yield over.numerator, [(tuple(c * over.denominator for c in size), -1.0)]
+    for powers in POWERS:
+        yield 1.0, [(tuple(c + more for c in column), power) for more, power in powers]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from .integers import Kinds
 from .polynomials import Polynomial, constant, plus, times, with_sum
-from .relations import NEAR, Relation, Unrelated
+from .relations import MAX_VARIABLES, NEAR, Relation, Unrelated, Variable, widened
 
 # The least size that is tried, where smaller ones were not seen: code for two or three of something is special.
 LEAST = 5
@@ -74,6 +74,30 @@ def _by_difference(relation: Relation) -> Iterator[Relation]:
             yield Relation(tuple(variables), points, forms, relation.loose)
 
 
+def _by_room(relation: Relation, own: Sequence[int], where: Kinds) -> Iterator[Relation]:
+    """The same with what is left behind a region as a variable, in the place of the memory: the longer the steps
+    through a memory the fewer there are, and many long ones never come."""
+    n = len(relation.variables)
+    for offset, nbytes, itemsize in where.bounds if n < MAX_VARIABLES else ():
+        strides = where.offsets[offset]
+        sizes = [p - len(strides) for p in strides]
+        if nbytes in relation.forms or not any(p in relation.forms for p in sizes):
+            continue
+        end, *rest = (relation.forms.get(p) or constant(own[p], n) for p in (offset, *strides, *sizes))
+        for stride, size in zip(rest[: len(strides)], rest[len(strides) :], strict=True):
+            end = plus(end, times(plus(size, constant(-1, n)), stride))
+        end = plus(end, constant(1, n))
+        left = [own[nbytes] // itemsize - end(point) for point in relation.seen]
+        if min(left) < 0 or own[nbytes] % itemsize:
+            continue
+        whole = plus(widened(end), Polynomial(((1, (*(0,) * n, 1)),)))
+        forms = {p: widened(form) for p, form in relation.forms.items()}
+        forms[nbytes] = times(constant(itemsize, n + 1), whole)
+        room = Variable(nbytes, unit=itemsize, used=widened(end))
+        seen = tuple((*point, more) for point, more in zip(relation.seen, left, strict=True))
+        yield Relation((*relation.variables, room), seen, forms, relation.loose)
+
+
 def corners(box: Box) -> list[tuple[int, ...]]:
     return list(product(*((low, high) for low, _, high in box)))
 
@@ -82,6 +106,8 @@ def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Re
     """Boxes to try a program for, the widest first. Differences of a range have no common divisor: a number that
     divides a n + b at all three divides a and b, so that nothing divides by chance."""
     variants = [(r, Bounds.of(r, own, where)) for r in (relation, *_by_difference(relation))]
+    if not variants[0][1].hold(_seen_ends(relation)):
+        variants += [(r, Bounds.of(r, own, where)) for r in _by_room(relation, own, where)]
     tried: list[tuple[Relation, Box]] = []
 
     def add(related: Relation, ends: Ends, is_open: list[tuple[bool, bool]]) -> None:
@@ -116,9 +142,13 @@ class Reach(NamedTuple):
     free: int
 
 
+def _seen_ends(relation: Relation) -> Ends:
+    return [(min(values), max(values)) for values in zip(*relation.seen, strict=True)]
+
+
 def _reach(relation: Relation, bounds: Bounds, where: Kinds, wide: int) -> Reach | None:
     """The ends of what was seen, moved as far as all traces between them can come."""
-    ends = [(min(values), max(values)) for values in zip(*relation.seen, strict=True)]
+    ends = _seen_ends(relation)
     if not bounds.hold(ends):
         return None
     most = [high for _, high in ends]
@@ -127,10 +157,11 @@ def _reach(relation: Relation, bounds: Bounds, where: Kinds, wide: int) -> Reach
     ends = _together(ends, wide, bounds)
     free_lows: list[bool] = []
     for v, variable in enumerate(relation.variables):
-        if variable.position in memories and variable.less is None:
+        is_rest = variable.less is not None or variable.used is not None
+        if variable.position in memories and not is_rest:
             free_lows.append(False)  # of memory of which parts alone are used, the least seen leaves room for them
             continue
-        wanted = _low(ends[v][0], wide, variable.less is not None or variable.position in where.offsets)
+        wanted = _low(ends[v][0], wide, is_rest or variable.position in where.offsets)
         if variable.less is not None and wide == WIDEST:  # what ends it near 0 is an end that comes
             least = _farthest(ends[v][0], -NEAR, bounds, partial(_moved, ends, v, 0))
             wanted = wanted if least == -NEAR else least

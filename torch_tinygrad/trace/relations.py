@@ -28,13 +28,14 @@ class Unrelated(Exception):
 @dataclass(frozen=True)
 class Variable:
     """An integer, by its position, in so many units. With `stride`, the position of another: how many of those it is,
-    and `rest` more. With `less`, how much greater it is than that variable."""
+    and `rest` more. With `less`, how much greater it is than that variable; with `used`, than that."""
 
     position: int
     stride: int | None = None
     rest: int = 0
     less: int | None = None
     unit: int = 1
+    used: Polynomial | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class _Relating:
         self.variables.append(Variable(position, stride, rest, unit=unit))
         for point, value, step in zip(self.points, column, steps, strict=True):
             point.append(value // step)
-        self.found = {c: _widened(f) for c, f in self.found.items()}  # so far they have one variable less
+        self.found = {c: widened(f) for c, f in self.found.items()}  # so far they have one variable less
         own = Polynomial(((unit, (0,) * (len(self.variables) - 1) + (1,)),))
         form = None if stride is None else self._form_at(stride)
         return own if form is None else plus(times(own, form), constant(rest, len(self.variables)))
@@ -206,5 +207,6 @@ def relate(members: Sequence[Sequence[int]], where: Kinds) -> Relation:
     return _Relating(members, where).relate()
 
 
-def _widened(form: Polynomial) -> Polynomial:
+def widened(form: Polynomial) -> Polynomial:
+    """The same with one variable more, which it does not have."""
     return Polynomial(tuple((factor, (*powers, 0)) for factor, powers in form.terms), form.divisor)

@@ -159,13 +159,15 @@ Polynomial polynomial_from(const PlainPolynomial& plain) {
 
 std::shared_ptr<SizedProgram> sized_program(
     std::shared_ptr<HostProgram> program, std::vector<int64_t> constants, std::vector<uint32_t> free,
-    const std::vector<std::tuple<int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t>>& variables, const PlainForms& integers,
-    const PlainForms& filled, const std::vector<std::tuple<uint32_t, double, std::vector<std::pair<PlainPolynomial, double>>>>& fractions,
+    const std::vector<std::tuple<int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t>>& variables, const PlainForms& used,
+    const PlainForms& integers, const PlainForms& filled,
+    const std::vector<std::tuple<uint32_t, double, std::vector<std::pair<PlainPolynomial, double>>>>& fractions,
     const std::optional<std::pair<PlainRuns, PlainRuns>>& repeats) {
   auto sized = std::make_shared<SizedProgram>();
   sized->program = std::move(program), sized->constants = std::move(constants), sized->free = std::move(free);
   for (const auto& [position, stride, less, rest, unit, low, high] : variables)
     sized->variables.push_back({position, stride, less, rest, unit, low, high});
+  for (const auto& [position, form] : used) sized->used.push_back({position, polynomial_from(form)});
   for (const auto& [position, form] : integers) sized->integers.push_back({position, polynomial_from(form)});
   for (const auto& [position, form] : filled) sized->filled.push_back({position, polynomial_from(form)});
   for (const auto& [position, factor, powers] : fractions) {

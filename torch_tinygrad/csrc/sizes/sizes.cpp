@@ -136,6 +136,7 @@ Integers Integers::of(const Trace& trace) {
     for (uint32_t d = 0; d < region.ndim; d++) {
       kinds = kinds * 3 + kind_of(trace.ints[region.shape + d]);
       integers.sizes.add(static_cast<uint64_t>(trace.ints[region.shape + d]));
+      integers.sizes.add(static_cast<uint64_t>(trace.ints[region.shape + region.ndim + d]));
       if (is_marked(trace.storages[region.storage].get(), trace.ints[region.shape + d], false))
         hash.add(static_cast<uint64_t>(trace.ints[region.shape + d]));
     }
@@ -175,7 +176,9 @@ std::vector<int64_t> SizedProgram::variables_of(const std::vector<int64_t>& valu
   std::vector<int64_t> found;
   for (const Variable& variable : variables) {
     const std::optional<int64_t> whole = counted(variable, values);
-    const std::optional<int64_t> part = variable.less < 0 ? 0 : counted(variables[variable.less], values);
+    std::optional<int64_t> part = variable.less < 0 ? 0 : counted(variables[variable.less], values);
+    for (const Form& form : used)
+      if (form.position == found.size()) part = form.value.at(found);
     if (!whole || !part || *whole - *part < variable.low || *whole - *part > variable.high) break;
     found.push_back(*whole - *part);
   }
@@ -210,7 +213,10 @@ std::shared_ptr<HostProgram> SizedProgram::at(const std::vector<int64_t>& variab
   });
   for (const Fraction& fraction : fractions) {
     double value = fraction.factor;
-    for (const auto& [polynomial, power] : fraction.powers) value *= std::pow(static_cast<double>(polynomial.at(variables)), power);
+    for (const auto& [polynomial, power] : fraction.powers) {
+      const auto base = static_cast<double>(polynomial.at(variables));
+      value = power == -1 ? value / base : value * std::pow(base, power);
+    }
     std::memcpy(&filled_in->sizes[fraction.position], &value, sizeof(value));
   }
   if (repeats) {
@@ -241,6 +247,8 @@ std::string SizedProgram::describe(const Trace& trace) const {
     text << (text.tellp() > 0 ? "; " : "") << name_of(trace, variable.position);
     if (variable.stride >= 0) text << ", in " << name_of(trace, variable.stride) << ',';
     if (variable.less >= 0) text << " less " << name_of(trace, variables[variable.less].position);
+    for (const Form& form : used)
+      if (&variables[form.position] == &variable) text << " less what is used of it";
     text << " is anything from " << variable.low << " to " << variable.high;
   }
   return text.str();
@@ -267,7 +275,7 @@ std::optional<std::string> SizedProgram::to_bytes() const {
   if (!bytes) return std::nullopt;
   Writer w;
   w.text(*bytes), w.numbers(constants), w.numbers(free), w.numbers(variables);
-  for (const auto& forms : {integers, filled}) w.list(forms, [&](const Form& f) { w.number(f.position), write(w, f.value); });
+  for (const auto& forms : {used, integers, filled}) w.list(forms, [&](const Form& f) { w.number(f.position), write(w, f.value); });
   w.list(fractions, [&](const Fraction& f) {
     w.number(f.position), w.number(f.factor);
     w.list(f.powers, [&](const auto& power) { write(w, power.first), w.number(power.second); });
@@ -282,7 +290,7 @@ std::shared_ptr<SizedProgram> SizedProgram::read_from(std::string_view bytes) tr
   sized->program = HostProgram::read_from(r.view());
   if (sized->program == nullptr) return nullptr;
   sized->constants = r.numbers<int64_t>(), sized->free = r.numbers<uint32_t>(), sized->variables = r.numbers<Variable>();
-  for (auto* forms : {&sized->integers, &sized->filled})
+  for (auto* forms : {&sized->used, &sized->integers, &sized->filled})
     for (size_t n = r.count(); n > 0; n--) {
       const auto position = r.number<uint32_t>();
       forms->push_back({position, read_polynomial(r)});

@@ -20,7 +20,7 @@ namespace tiny {
 
 struct Integers {
   Hash structure;  // of everything else; sizes that are 0 or 1 make another structure
-  Hash sizes;      // without numbers and offsets, for which programs have inputs of their own
+  Hash sizes;      // and strides; without numbers and offsets, for which programs have inputs of their own
   std::vector<int64_t> values;
 
   static Integers of(const Trace& trace);
@@ -65,6 +65,7 @@ class SizedProgram {
   std::vector<int64_t> constants;  // the integers of the trace, where no form is given
   std::vector<uint32_t> free;      // integers that may be anything: numbers that are inputs of the program
   std::vector<Variable> variables;
+  std::vector<Form> used;      // what is taken off a variable, which stands at that position of them: a form of those before it
   std::vector<Form> integers;  // of the trace
   std::vector<Form> filled;    // of the program, by `HostProgram::each_integer`
   std::vector<Fraction> fractions;
