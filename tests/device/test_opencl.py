@@ -27,3 +27,15 @@ def test_a_kernel_is_compiled_once_and_found_by_the_next_process(tmp_path):
         if not libraries:
             pytest.skip("another OpenCL than pocl")
         assert float(number) == 4096 and len(libraries) == int(kernels)
+
+
+def test_devices_beyond_those_that_opencl_lists_are_the_same_hardware():
+    code = """
+    import torch
+    x = torch.arange(4.0, device="tiny:3")
+    torch.tiny.synchronize(3)
+    print((x * 2).tolist(), (x.to("tiny:0") + 1).tolist(), torch.tiny.mem_get_info(3)[1] > 0)
+    print(torch.tiny.stats()["compiles"])
+    """
+    done = run(code, DEV="CL", TORCH_TINY_DEVICES="4", TORCH_TINY_COMPILE="always", TORCH_TINY_CACHE="0")
+    assert done.stdout.splitlines() == ["[0.0, 2.0, 4.0, 6.0] [1.0, 2.0, 3.0, 4.0] True", "3"], done.stderr[-2000:]

@@ -31,6 +31,7 @@ if choice.chosen_device() == "CUDA":
     cuda.compile_to_machine_code()
 if choice.chosen_device() == "CL":
     opencl.build_once()
+    opencl.repeat_devices()
 
 
 def device_name(index: int) -> str:

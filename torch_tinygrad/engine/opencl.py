@@ -1,4 +1,4 @@
-"""OpenCL by pocl, where tinygrad's way costs time: it has every kernel compiled twice."""
+"""OpenCL, where tinygrad's way costs time or ends: pocl compiles every kernel twice, and there is no second device."""
 
 from __future__ import annotations
 
@@ -29,6 +29,24 @@ def build_once() -> None:
         return None
 
     CLProgram.__init__ = initialize
+
+
+def repeat_devices() -> None:
+    """Where there are fewer than `TORCH_TINY_DEVICES`, further ones are the same hardware again, with queues and memory
+    of their own, as they are on the CPU and on WebGPU."""
+    from tinygrad import Device
+    from tinygrad.runtime.ops_cl import CLDevice
+
+    plain = CLDevice.__init__
+
+    def initialize(self: Any, device: str = "") -> None:
+        if number := int(device.partition(":")[2] or 0):
+            known = Device["CL"].device_ids
+            several = [known[i % len(known)] for i in range(max(number + 1, len(known)))]
+            CLDevice.device_ids = (type(known)._type_ * len(several))(*several)
+        plain(self, device)
+
+    CLDevice.__init__ = initialize
 
 
 @functools.cache
