@@ -63,8 +63,9 @@ def environment(device: str) -> dict[str, str]:
 
 
 def is_there(device: str) -> bool:
-    """Whether tinygrad alone can compute on it."""
-    code = "from tinygrad import Tensor; assert (Tensor([1.0] * 8) + 1).tolist() == [2.0] * 8"
+    """Whether tinygrad alone can compute on it, with the clang that is found for it."""
+    code = "from torch_tinygrad import clang; clang.provide(); "
+    code += "from tinygrad import Tensor; assert (Tensor([1.0] * 8) + 1).tolist() == [2.0] * 8"
     return subprocess.run([sys.executable, "-c", code], env=environment(device), capture_output=True).returncode == 0
 
 
