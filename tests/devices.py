@@ -1,6 +1,6 @@
 """The suite on devices that need no special hardware:
 
-python -m tests.devices [--selection] [--conformance i/n] [--report] [DEVICE ...] [-- ARGS]
+python -m tests.devices [--selection] [--only FILES] [--conformance i/n] [--report] [DEVICE ...] [-- ARGS]
 
 Runs on those that this machine has, one after the other, and says how the others are to be had. Installs nothing.
 `--conformance` runs that part of PyTorch's operator database in float32 instead; `--report` puts what ran into
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import importlib.util
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -61,8 +63,9 @@ def environment(device: str) -> dict[str, str]:
 
 
 def is_there(device: str) -> bool:
-    """Whether tinygrad alone can compute on it."""
-    code = "from tinygrad import Tensor; assert (Tensor([1.0] * 8) + 1).tolist() == [2.0] * 8"
+    """Whether tinygrad alone can compute on it, with the clang that is found for it."""
+    code = "from torch_tinygrad import clang; clang.provide(); "
+    code += "from tinygrad import Tensor; assert (Tensor([1.0] * 8) + 1).tolist() == [2.0] * 8"
     return subprocess.run([sys.executable, "-c", code], env=environment(device), capture_output=True).returncode == 0
 
 
@@ -70,13 +73,15 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-def run(device: str, files: dict[str, str], arguments: list[str], found: dict[str, Any]) -> bool:
+def run(
+    device: str, files: dict[str, str], arguments: list[str], found: dict[str, Any], save: Callable[[], None]
+) -> bool:
     """Whether the tests of these files, those that a choice names where there is one, pass. What they gave is added to
-    what was found on the device."""
+    what was found on the device, and saved file by file: a run that is ended early leaves what it found."""
     passed, folder = True, Path(__file__).parent
     for name, chosen in files.items():
         start = time.perf_counter()
-        line = [sys.executable, "-m", "pytest", "-q", "--no-header", str(folder / f"{name}.py"), *arguments]
+        line = [sys.executable, "-m", "pytest", "-q", "-rfE", "--no-header", str(folder / f"{name}.py"), *arguments]
         done = subprocess.run(
             line + (["-k", chosen] if chosen else []), env=environment(device), capture_output=True, text=True
         )
@@ -85,6 +90,7 @@ def run(device: str, files: dict[str, str], arguments: list[str], found: dict[st
         counts = device_report.counts_of(summary) or {"error": int(done.returncode != 5)}
         part = bool(chosen or arguments)
         found.setdefault("tests", {})[name] = {**counts, "part": part, "date": today()}
+        save()
         if done.returncode not in (0, 5):  # 5: nothing was chosen
             passed = False
             print(done.stdout[-6000:], done.stderr[-2000:])
@@ -104,6 +110,7 @@ def run_conformance(device: str, shard: str, found: dict[str, Any]) -> bool:
     return bool(agreed) and all(agreed)
 
 
+@functools.cache
 def lacking(device: str) -> list[str]:
     code = "import torch; torch.empty(1, device='tiny'); from torch_tinygrad.engine.devices import lacking; "
     code += "print(*(str(t).removeprefix('torch.') for t in lacking()))"
@@ -115,22 +122,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.devices", description=__doc__)
     parser.add_argument("devices", nargs="*", default=list(DEVICES))
     parser.add_argument("--selection", action="store_true", help="a few tests of each kind")
+    parser.add_argument("--only", metavar="FILES", action="append", help="files whose names begin so, as aliasing/")
     parser.add_argument("--conformance", metavar="i/n", help="that part of PyTorch's operators instead of the suite")
     parser.add_argument("--report", action="store_true", help="renew docs/devices.* with what ran")
     given, _, rest = "\0".join(sys.argv[1:]).partition("\0--\0")
     options = parser.parse_args(given.split("\0") if given else [])
     folder = Path(__file__).parent
     everything = {str(path.relative_to(folder).with_suffix("")): "" for path in sorted(folder.rglob("test_*.py"))}
+    if options.only:
+        everything = {name: "" for only in options.only for name in everything if name.startswith(only)}
     report = device_report.load()
 
     writing = threading.Lock()
 
-    def check(device: str) -> bool:
-        passed = checked(device)
+    def save(device: str) -> None:
         if options.report and device in report:
             report[device]["lacks"] = lacking(device)
             with writing:
                 device_report.write(report)
+
+    def check(device: str) -> bool:
+        passed = checked(device)
+        save(device)
         return passed
 
     def checked(device: str) -> bool:
@@ -141,7 +154,7 @@ def main() -> int:
         if options.conformance:
             return run_conformance(device, options.conformance, found)
         files = SHORT.get(device, SELECTION) if options.selection else everything
-        passed = run(device, files, rest.split("\0") if rest else [], found)
+        passed = run(device, files, rest.split("\0") if rest else [], found, lambda: save(device))
         if options.selection:
             left = f"{len(everything) - len(files)} of {len(everything)} files, and most tests of the others"
             print(f"{device}: left out: {left}; `make test-devices DEVICES={device}` runs all", flush=True)

@@ -403,9 +403,9 @@ def step(pair: Pair, choice: Choice, kind: str) -> None:
     pair.run(line)
 
 
-def random_program(seed: int, steps: int = 30) -> Pair:
+def random_program(seed: int, steps: int = 30, make: Callable[[], Pair] = Pair) -> Pair:
     """Runs the program of a seed; an AssertionError carries its lines."""
-    choice, pair = RandomChoice(seed), Pair()
+    choice, pair = RandomChoice(seed), make()
     kinds = [kind for kind, (_, weight) in KINDS.items() for _ in range(weight)]
     try:
         for _ in range(choice.integer(5, steps)):

@@ -24,6 +24,7 @@ from . import _C
 @dataclass(frozen=True)
 class Facts:
     lifts: dict[str, list[str]]  # of each operator with a lowering: arguments that may be inputs of a program
+    complex_alone: list[str]  # operators with a lowering for complex numbers, and none for others
     recorded: list[str]  # operators that the recorder registers itself for
     settings: list[str]  # names of tinygrad's settings, which it reads from the environment
 
@@ -63,10 +64,12 @@ def gathered() -> Facts:
     import torch_tinygrad.engine.compile  # noqa: F401  (fills them)
 
     from . import ops
+    from .lower.complex import COMPLEX_LOWERINGS
     from .lower.registry import LOWERINGS
 
     lifts = {name: sorted(lowering.lifts) for name, lowering in LOWERINGS.items()}
-    return Facts(lifts, ops.recorded_names(set(lifts)), sorted(ContextVar._cache))
+    complex_alone = sorted(set(COMPLEX_LOWERINGS) - set(lifts))
+    return Facts(lifts, complex_alone, ops.recorded_names(set(lifts)), sorted(ContextVar._cache))
 
 
 _KEY = b"facts".ljust(16)

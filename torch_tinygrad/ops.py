@@ -84,7 +84,7 @@ def op_traits(name: str) -> dict:
         lifts = [p for p, a in zip(form.arguments, target, strict=True) if p >= 0 and a.name in names]
     writes = [3, 4] if overload._schema.name == "aten::native_batch_norm" else []
     if os.environ.get("TORCH_TINY_FALLBACK") == "error" and form is not None:
-        if form.op not in (*lowered, FORWARD, BACKWARD) and not has_decomposition(form.op):
+        if form.op not in (*lowered, *facts().complex_alone, FORWARD, BACKWARD) and not has_decomposition(form.op):
             warn_fallback(name)
     tags = overload.tags
     formatted = any(a.name == "memory_format" for a in overload._schema.arguments)

@@ -3,6 +3,7 @@ machine has by `make test-devices`; here on the device that is chosen."""
 
 from __future__ import annotations
 
+import math
 import os
 from ast import literal_eval
 
@@ -53,6 +54,27 @@ def test_short_integers_that_are_read_conditionally(dtype):
         b[:2] = b[1:3].clone()
         parts = (a[3:9], a[1:2], a[11:])
         return a.roll(1), a.view(9, 3).roll(1, 0), a.view(9, 3).roll(2, 1), b, torch.cat(parts), a.flip(0).roll(5)
+
+    both(program, schedules=("lazy",), rtol=0, atol=0)
+
+
+def test_bits_of_halves_as_integers_have_a_sign():
+    if torch.float16 in lacking():
+        pytest.skip("the device lacks float16")
+    numbers = torch.tensor([-1.0, 2.0, 0.5, -0.0, math.inf, -math.inf, 3.0, -1000.0], dtype=torch.float16)
+
+    def program(device):
+        x = numbers.to(device)
+        computed = (x * 2).view(torch.int16)
+        y = (x * 2).view(torch.int16)
+        y[y > 4] = 1
+        return (
+            computed.int() >> 3,
+            computed.float(),
+            (x + x).view(torch.uint16).int(),
+            y,
+            (computed ^ -32768).view(x.dtype),
+        )
 
     both(program, schedules=("lazy",), rtol=0, atol=0)
 

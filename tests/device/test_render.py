@@ -35,3 +35,21 @@ def test_long_loops_of_any_length_are_shared_out_over_groups():
     assert done.returncode == 0, done.stderr[-2000:]
     last = done.stdout[done.stdout.rindex("__kernel") :]
     assert "get_local_id(0)" in last and "/* 256 */" in last and "<1000003" in last, last[:2000]
+
+
+def test_an_expensive_sum_is_written_once_and_computed_once():
+    """A norm of fractional order where there is no float64: powers in two parts. tinygrad would write out the sum of
+    twenty, and the root, which is stored in parts, would compute it again for each: eleven kernels of 75 KB."""
+    code = """
+    import torch
+    x = torch.ones(4, 5, device="tiny", requires_grad=True)
+    torch.tiny.synchronize()
+    torch.linalg.vector_norm(x, 1.5).backward()
+    x.grad.cpu()
+    """
+    settings = {"DEV": "NULL:WGSL:shader-f16", "NULL_ALLOW_COPYOUT": "1", "TORCH_TINY_CACHE": "0", "DEBUG": "4"}
+    settings |= {"TORCH_TINY_COMPILE": "always", "TORCH_TINY_FALLBACK": "error"}
+    done = run(code, **settings)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kernels = done.stdout.split("@compute")[1:]
+    assert 1 <= len(kernels) <= 4 and max(map(len, kernels)) < 20_000, [len(kernel) for kernel in kernels]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torch_tinygrad
-from tests.differential import DEVICE, Cost, data, flush
+from tests.differential import COMPILES, DEVICE, ON_TINY, Cost, data, flush
 from tests.random_loops import LINES, check, random_lines
 
 
@@ -49,6 +49,20 @@ def life(device, steps, n=64):
 def test_a_step_of_a_stencil_is_one_kernel(program, steps):
     """And what comes before a loop may be one more."""
     assert steps <= kernels_of(lambda device: program(device, steps)) <= steps + 1
+
+
+def test_a_long_chain_of_single_numbers_is_compiled():
+    """It is stored on the way like any other value, though it has no loops."""
+
+    def chain(device):
+        s = data(300, device=device).sum()
+        for i in range(40):
+            s = (s * 0.9 + 0.1 * i).sin() if i % 3 else s.abs() + 1
+        return s
+
+    before = torch.tiny.stats()["not_compiled"]
+    assert kernels_of(chain) >= (ON_TINY and COMPILES)
+    assert torch.tiny.stats()["not_compiled"] == before
 
 
 def triangular_fill(device, n):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.differential import DEVICE, Cost, both, normal
+from tests.processes import run
 
 DTYPES = (torch.complex64, torch.complex128)
 
@@ -299,3 +300,13 @@ def test_powers_of_zero_and_of_one(exponent):
 
     with torch.tiny.compile_mode("always"):
         both(program)
+
+
+def test_what_is_lowered_for_complex_numbers_alone_is_no_fallback():
+    code = """
+    import torch
+    x = torch.fft.rfft(torch.arange(12.0, device="tiny"))
+    print(abs(x[0].item() - 66) < 1e-3)
+    """
+    done = run(code, TORCH_TINY_FALLBACK="error")
+    assert done.stdout.split() == ["True"], done.stderr[-2000:]

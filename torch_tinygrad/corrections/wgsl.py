@@ -44,6 +44,18 @@ def short_integers_are_stored_as_their_bits() -> None:
     WGSLRenderer.extra_matcher = first + WGSLRenderer.extra_matcher
 
 
+@correction("0.14.0", "device/test_own_memory.py::test_bits_of_halves_as_integers_have_a_sign", device="WEBGPU")
+def bits_of_halves_have_a_sign() -> None:
+    """The bits of a half that a kernel computed, as an int16, were the lower ones of 32: those of -1.0 were 48128."""
+    half = UPat.var("half", dtypes.float16)
+    written = PatternMatcher([(half.bitcast(dtypes.int16), _bits_of_half)])
+    WGSLRenderer.string_rewrite = written + WGSLRenderer.string_rewrite
+
+
+def _bits_of_half(ctx: WGSLRenderer, half: UOp) -> str:
+    return WRAPS[dtypes.int16].format(f"bitcast<i32>(vec2<f16>({ctx[half]},0))")
+
+
 @correction("0.14.0", "device/test_own_memory.py::test_short_integers_that_are_read_conditionally", device="WEBGPU")
 def what_is_read_instead_is_no_part_of_a_word() -> None:
     """A short integer that is read where a condition holds is cut out of its word, and what stands for it elsewhere is

@@ -15,7 +15,7 @@ from torch_tinygrad.lower.registry import PART_OF, TO_TINY
 from torch_tinygrad.target import target
 
 from .. import clang
-from . import cuda, kernel_cache
+from . import cuda, kernel_cache, opencl
 from .marks import LAST_WRITES
 
 # Uploads go through staging memory that stays taken until the device was waited for: larger ones go in pieces, and
@@ -29,6 +29,9 @@ clang.provide()
 kernel_cache.apply()
 if choice.chosen_device() == "CUDA":
     cuda.compile_to_machine_code()
+if choice.chosen_device() == "CL":
+    opencl.build_once()
+    opencl.repeat_devices()
 
 
 def device_name(index: int) -> str:

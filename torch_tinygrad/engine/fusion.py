@@ -10,6 +10,7 @@ looked at from the loads up, so the bound holds along any chain, and kernels gro
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 
 from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
@@ -68,11 +69,28 @@ def _depth(self: UOp) -> int:
 
 
 def _cut(ctx: rangeify.LimitBufsContext, root: UOp) -> UOp | None:
-    """Stores operands that are too deep."""
+    """Stores operands that are too deep: the sums in them, where there are any, since whatever else is stored of them
+    would be computed with all that they sum up."""
     deep = [s for s in root.src if s.op in GroupOp.Elementwise and s.device is not None and s._depth >= DEEP]
     if not deep:
         return None
-    return root.replace(src=tuple(_staged(ctx, s) if s in deep else s for s in root.src))
+    stored = {s: _staged(ctx, s) for s in _sums_of(deep) or deep}
+    return root.replace(src=tuple(_with(stored, s) for s in root.src))
+
+
+def _sums_of(values: list[UOp]) -> list[UOp]:
+    """Those that are computed in the same kernel, but none that another sums up."""
+    sums, seen, stack = [], set(), list(values)
+    while stack:
+        u = stack.pop()
+        if u in seen or u.op in _STORED:
+            continue
+        seen.add(u)
+        if u.op is Ops.REDUCE:
+            sums.append(u)
+        else:
+            stack.extend(u.src)
+    return sums
 
 
 def _staged(ctx: rangeify.LimitBufsContext, value: UOp) -> UOp:
@@ -83,13 +101,18 @@ def _staged(ctx: rangeify.LimitBufsContext, value: UOp) -> UOp:
 
 
 def _over(renamed: dict[UOp, UOp], value: UOp) -> UOp:
-    """The value over other loops. tinygrad's substitution would look at all that was stored for it as well, and at what
-    was stored for that."""
-    made = dict(renamed)
-    for u in value.toposort(lambda u: any(loop in u.ranges for loop in renamed)):
-        if u not in made:
-            made[u] = u.replace(src=tuple(made.get(s, s) for s in u.src))
-    return made[value]
+    """The value over other loops. A single number, such as what a norm takes a root of, is over none."""
+    return _with(renamed, value, lambda u: any(loop in u.ranges for loop in renamed))
+
+
+def _with(others: dict[UOp, UOp], value: UOp, within: Callable[[UOp], bool] = lambda u: u.op not in _STORED) -> UOp:
+    """The value with others in the places of some of its parts. tinygrad's substitution would look at all that was
+    stored for it as well, and at what was stored for that."""
+    made = dict(others)
+    for u in value.toposort(lambda u: u not in others and within(u)):
+        if u not in made and (src := tuple(made.get(s, s) for s in u.src)) != u.src:
+            made[u] = u.replace(src=src)
+    return made.get(value, value)
 
 
 def _counted(tsink: UOp, debug: bool = False) -> UOp:

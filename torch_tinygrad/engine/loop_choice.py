@@ -13,7 +13,8 @@ from math import prod
 
 from tinygrad.codegen.opt import KernelOptError, Opt, OptOps, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
-from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import AxisType, GroupOp, Ops, UOp, resolve
 
 from torch_tinygrad.trace.decisions import Diverged, decide, is_one_of_many, most_cuts, note, wants_plain_loops
 
@@ -31,6 +32,8 @@ _LONG = 1 << 12
 _COLUMNS, _SHARES = 32, 16
 # And for sums along rows: how many are many, and the threads that each has then, as the smallest groups have.
 _MANY, _FEW = 2048, 64
+# Operations for one element, from which on arithmetic takes the time, not memory.
+_EXPENSIVE = 128
 
 _plain = heuristic.hand_coded_optimizations
 
@@ -52,6 +55,8 @@ def optimized(kernel: Scheduler) -> Scheduler:
 
 def _chosen(kernel: Scheduler) -> Scheduler:
     if kernel.ren.has_local:
+        if kernel.ren.shared_max and _operations(kernel) >= _EXPENSIVE:
+            return _one_by_one(kernel)
         return kernel if kernel.ren.shared_max and _in_groups(kernel) else _plain(kernel)
     outputs = kernel.ranges_of(AxisType.WEAK)
     contiguous = {_contiguous_range(access.src[1].get_idx()): access for access in kernel.bufs}
@@ -86,6 +91,29 @@ def _in_groups(kernel: Scheduler) -> bool:
     if len(side_by_side) != 1 or (r := side_by_side.pop()) is None:
         return False
     return _along_rows(kernel, r) if r is sums[0] else _across_rows(kernel, sums[0], r)
+
+
+def _operations(kernel: Scheduler) -> int:
+    return sum(u.op in GroupOp.ALU and u.dtype != dtypes.weakint for u in kernel.ast.toposort())
+
+
+def _one_by_one(kernel: Scheduler) -> Scheduler:
+    """What takes many operations an element, such as powers in two parts, is written once: vectors save memory's time,
+    which is not what such kernels take, and a sum that tinygrad writes out, of up to 32, takes it and the driver so
+    many times as long to compile (a norm of order 1.5 of twenty numbers on WebGPU: source code of 75 KB a kernel)."""
+    results = kernel.upcastable_dims
+    lengths = {axis: n for axis in results if isinstance(n := kernel.full_shape[axis], int)}
+    sums = kernel.axes_of(AxisType.REDUCE)
+    if len(sums) == 1 and isinstance(length := kernel.full_shape[sums[0]], int):
+        shares = _largest_divisor(length, _GROUP)
+        if shares >= _COLUMNS and resolve(prod(kernel.full_shape[axis] for axis in results) < _MANY, False):
+            kernel.apply_opt(Opt(OptOps.GROUP, 0, shares))
+            return kernel
+    if lengths:
+        axis = max(lengths, key=lambda a: _group_of(lengths[a]))
+        if (threads := _group_of(lengths[axis])) > 1:
+            kernel.apply_opt(Opt(OptOps.LOCAL, axis, threads))
+    return kernel
 
 
 def _elements(kernel: Scheduler) -> bool:
