@@ -149,7 +149,7 @@ def test_alignments_and_pairs() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ldl_solve_lies_in_memory_as_on_the_cpu(shape: tuple[int, ...]) -> None:
-    """The CPU's kernel, asked about stand-ins, writes wherever their pivots say: they are ones, which any matrix has."""
+    """The CPU's kernel, asked about stand-ins, writes wherever their pivots say: they are ones, as any matrix has."""
     a = matrices(*shape)
     b = normal(*shape, seed=1)
 
