@@ -12,7 +12,20 @@ from pathlib import Path
 
 from . import contender, harness, report
 
-ALONE = ("setitem", "record", "train", "startup", "first", "memory", "growth", "loops", "choices", "compiled", "ddp")
+ALONE = (
+    "setitem",
+    "record",
+    "train",
+    "startup",
+    "first",
+    "memory",
+    "growth",
+    "loops",
+    "choices",
+    "compiled",
+    "ddp",
+    "small_steps",
+)
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -5,19 +5,16 @@ Each contender is a process of its own on one thread; they take turns, and proce
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from .contender import ONE_THREAD
 from .harness import EAGER, INDUCTOR
 from .part import Table, run
+from .served import Contender, serve
 
 LOSS, WHOLE, ONE_GRAPH = "loss and optimizer compiled", "usual step compiled", "step written out, one graph"
 TINY_EAGER, TINY_MODEL = "tiny, eager", "tiny"
@@ -30,7 +27,6 @@ CONTENDERS = (
 )
 CASES = ("SGD", "AdamW", "inference")
 GOAL = 0.6
-CALLS = 200
 
 
 def network() -> nn.Module:
@@ -104,52 +100,6 @@ def one_graph(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[]
     return lambda: train(x, y).item()
 
 
-def serve(who: str, case: str) -> None:
-    """Prints a line when warm, and seconds of processor time of a step for each line it is given."""
-    torch.set_num_threads(1)
-    step = step_of(who, case)
-    for _ in range(30):
-        step()
-    if who.startswith("tiny"):
-        torch.tiny.wait_for_compiles()
-    for _ in range(100):
-        value = step()
-    print("RIGHT", value, flush=True)
-    for _ in sys.stdin:
-        begin = time.thread_time()
-        for _ in range(CALLS):
-            step()
-        print("TOOK", (time.thread_time() - begin) / CALLS, flush=True)
-
-
-class Contender:
-    def __init__(self, who: str, case: str):
-        environment = {**os.environ, **ONE_THREAD}
-        if not who.startswith("tiny"):
-            environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # our backend has no part in it
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.compiled", "--serve", who, case],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-
-    def said(self, word: str) -> float:
-        for line in self.process.stdout or ():
-            if line.startswith(word):
-                return float(line.split()[1])
-        raise RuntimeError("a contender ended")
-
-    def round(self) -> float:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return self.said("TOOK")
-
-    def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
-
-
 def measure(quick: bool) -> Table:
     table = Table(
         "torch.compile on a small network",
@@ -160,7 +110,7 @@ def measure(quick: bool) -> Table:
     )
     for case in CASES[:1] if quick else CASES:
         left_out = {"SGD": (), "AdamW": (ONE_GRAPH,), "inference": (LOSS, WHOLE, ONE_GRAPH)}[case]
-        contenders = {who: Contender(who, case) for who in CONTENDERS if not who.endswith(left_out)}
+        contenders = {who: Contender("bench.compiled", who, case) for who in CONTENDERS if not who.endswith(left_out)}
         results = {who: contender.said("RIGHT") for who, contender in contenders.items()}
         times: dict[str, list[float]] = {who: [] for who in contenders}
         for _ in range(3 if quick else 11):
@@ -177,6 +127,7 @@ def measure(quick: bool) -> Table:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        serve(*sys.argv[2:])
+        _, _, who, case = sys.argv
+        serve(step_of(who, case), who)
     else:
         run(measure, __doc__)

@@ -106,9 +106,7 @@ def _after_optimizer_step(optimizer, args, kwargs) -> None:
     """A step is where a training loop repeats: flushing there gives every step the same trace."""
     from . import _C
 
-    devices = {p.device for group in optimizer.param_groups for p in group["params"] if p.device.type == "tiny"}
-    for device in devices:
-        _C.flush(device.index, "an optimizer step")
+    _C.flush_step(optimizer.param_groups)
 
 
 def _print_from_the_cpu() -> None:

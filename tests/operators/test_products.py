@@ -1,5 +1,6 @@
-"""Matrix products: by oneDNN where it is the faster library (csrc/programs/products.cpp), in any layout; what is added
-to them is added by the kernels that read the sum (trace/addends.py)."""
+"""Matrix products: by oneDNN where it is the faster library (csrc/programs/products.cpp), small ones by its blocks
+(small_products.cpp), in any layout; what is added to them is added by the kernels that read the sum
+(trace/addends.py)."""
 
 from __future__ import annotations
 
@@ -7,13 +8,18 @@ import random
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from tests.differential import Cost, both, normal
+from torch_tinygrad import _C
 from torch_tinygrad.choice import is_host
+from torch_tinygrad.engine.host import by_onednn
 from torch_tinygrad.trace.addends import without_addends
+from torch_tinygrad.trace.decisions import Decisions, deciding
 from torch_tinygrad.trace.geometry import strides_of
 from torch_tinygrad.trace.nodes import Node, Number, Region, Storage, Trace
+from torch_tinygrad.values.steps import AtenStep, Operand
 
 on_host = pytest.mark.skipif(not is_host(), reason="about libraries on the host")
 
@@ -45,30 +51,105 @@ def test_onednn_multiplies_in_every_layout(size, batch):
                 torch.testing.assert_close(out, a.contiguous() @ b.contiguous(), rtol=1e-4, atol=1e-3)
 
 
-def test_onednn_multiplies_repeated_and_overlapping_rows():
+@pytest.mark.parametrize(
+    "size", [(1, 1, 1), (3, 9, 40), (4, 1, 4), (17, 33, 18), (40, 64, 16), (64, 128, 192), (70, 3, 260)]
+)
+def test_blocks_multiply_in_every_layout(size):
+    rows, inner, columns = size
+    for a in layouts(rows, inner, seed=1).values():
+        for b in layouts(inner, columns, seed=2).values():
+            for out in layouts(rows, columns, seed=3).values():
+                torch.ops.tiny.small_mm.out(a, b, out=out.fill_(float("nan")))
+                torch.testing.assert_close(out, a.contiguous() @ b.contiguous(), rtol=1e-4, atol=1e-4)
+
+
+def test_blocks_are_shared_out_to_threads():
+    a, b, out = normal(300, 256, seed=1), normal(256, 70, seed=2), torch.full((300, 70), float("nan"))
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 3, 7):
+            torch.set_num_threads(threads)
+            torch.ops.tiny.small_mm.out(a, b, out=out.fill_(float("nan")))
+            torch.testing.assert_close(out, a @ b, rtol=1e-4, atol=1e-4)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_empty_products_by_blocks():
+    for rows, inner, columns in ((0, 5, 6), (5, 0, 6), (5, 6, 0)):
+        out = torch.full((rows, columns), float("nan"))
+        torch.ops.tiny.small_mm.out(torch.ones(rows, inner), torch.ones(inner, columns), out=out)
+        assert (out == 0).all()
+
+
+def test_more_shapes_than_blocks_are_kept_for():
+    for inner in range(1, 1100):
+        a, b, out = torch.ones(4, inner), torch.ones(inner, 4), torch.empty(4, 4)
+        torch.ops.tiny.small_mm.out(a, b, out=out)
+        assert (out == inner).all()
+
+
+@on_host
+@pytest.mark.skipif(not _C.multiplies_small_by_blocks(), reason="MKL is as fast on this processor")
+def test_which_products_are_made_of_blocks():
+    def of(rows, inner, columns, dtype=torch.float32):
+        operands = [Operand(s, dtype, strides_of(s), 0) for s in ((rows, inner), (inner, columns), (rows, columns))]
+        return by_onednn(
+            AtenStep("aten::mm", (None, None), ((0,), (1,)), (operands[0], operands[1]), (operands[2],), False)
+        )
+
+    assert of(32, 64, 64) == torch.ops.tiny.small_mm.out
+    assert of(512, 512, 512) == torch.ops.tiny.mm.out
+    assert of(32, 64, 64, torch.float64) is None
+    with deciding(Decisions()):  # a program for many sizes
+        assert of(32, 64, 64) is None
+
+
+@pytest.mark.parametrize("momentum", [0, 0.9])
+def test_a_small_network_trains_with_blocks(momentum):
+    def program(device):
+        torch.manual_seed(0)
+        layers = nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)
+        model = nn.Sequential(*layers).to(device)
+        x, y = normal(32, 32, seed=1, device=device), (torch.arange(32) % 4).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            yield loss, [p.detach().clone() for p in model.parameters()]
+
+    both(program, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("multiply", [torch.ops.tiny.mm.out, torch.ops.tiny.small_mm.out], ids=["whole", "blocks"])
+def test_onednn_multiplies_repeated_and_overlapping_rows(multiply):
     values, b = normal(300, seed=1), normal(16, 40, seed=2)
     for a in (values[:16].expand(8, 16), values.as_strided((8, 16), (1, 1)), values.as_strided((8, 16), (3, 2))):
         out = torch.empty(8, 40)
-        torch.ops.tiny.mm.out(a, b, out=out)
+        multiply(a, b, out=out)
         torch.testing.assert_close(out, a.contiguous() @ b, rtol=1e-5, atol=1e-5)
 
 
-def test_onednn_multiplies_at_random():
+@pytest.mark.parametrize("multiply", [torch.ops.tiny.mm.out, torch.ops.tiny.small_mm.out], ids=["whole", "blocks"])
+def test_onednn_multiplies_at_random(multiply):
     draw = random.Random(0)
     for _ in range(150):
         rows, inner, columns = (draw.choice(s) for s in ((1, 2, 5, 17, 64), (3, 64, 300, 1536, 4096), (1, 8, 100, 384)))
         a = draw.choice(list(layouts(rows, inner, seed=rows).values()))
         b = draw.choice(list(layouts(inner, columns, seed=columns).values()))
         out = torch.empty(rows, columns)
-        torch.ops.tiny.mm.out(a, b, out=out)
+        multiply(a, b, out=out)
         want = a.double() @ b.double()
         torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=1e-5 * inner)
 
 
-def test_without_onednn_atens_product_is_taken():
+@pytest.mark.parametrize("multiply", [torch.ops.tiny.mm.out, torch.ops.tiny.small_mm.out], ids=["whole", "blocks"])
+def test_without_onednn_atens_product_is_taken(multiply):
     a, b, out = normal(40, 50, seed=1), normal(50, 60, seed=2), torch.empty(40, 60)
     with torch.backends.mkldnn.flags(enabled=False):
-        torch.ops.tiny.mm.out(a, b, out=out)
+        multiply(a, b, out=out)
     torch.testing.assert_close(out, a @ b)
 
 

@@ -125,3 +125,17 @@ def test_what_is_known_of_counters_is_not_waited_for():
     used[1] = 7
     assert (used[0].item(), used[1].item(), (used > 0).tolist()) == (0, 7, [False, True, False])
     assert pending.tolist() == [3.0] * 4
+
+
+def test_an_optimizer_step_runs_what_is_pending_where_its_parameters_are():
+    here, elsewhere = (torch.ones(5, device=device, requires_grad=True) for device in (DEVICE, "cpu"))
+    groups = [{"params": [elsewhere]}, {"params": (elsewhere.clone().detach(),)}]
+    for parameters, flushes in ((groups, 0), ([*groups, {"params": [here]}], 1)):
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        here.grad = torch.ones(5, device=DEVICE)
+        torch.tiny.synchronize()
+        torch.tiny.reset_stats()
+        pending = here.detach() * 2
+        optimizer.step()
+        assert counts("flushes") == (flushes,)
+        del pending

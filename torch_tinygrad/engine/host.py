@@ -11,7 +11,7 @@ from tinygrad.engine.realize import estimate_uop, get_call_arg_uops
 from tinygrad.uop.ops import Ops, UOp
 
 from torch_tinygrad import _C
-from torch_tinygrad.trace.decisions import decide
+from torch_tinygrad.trace.decisions import decide, is_for_one_size
 from torch_tinygrad.trace.forms import overload_of
 from torch_tinygrad.trace.geometry import covers
 from torch_tinygrad.values.steps import AtenStep, Operand
@@ -125,13 +125,18 @@ MANY, LARGE = 1 << 22, 1 << 17
 
 
 def by_onednn(step: AtenStep):
-    """The product by oneDNN, where that is better (csrc/programs/products.cpp)."""
+    """The product by oneDNN, where that is better: as a whole (csrc/programs/products.cpp), or by its blocks
+    (small_products.cpp). Blocks have code for each size, which a program for many sizes would make while it runs."""
     name = step.op.removeprefix("aten::")
     if name not in ("mm", "bmm") or not _C.onednn_multiplies_faster():
         return None
     a, b = step.inputs
-    is_worth_it = decide("oneDNN", prod(a.shape) * b.shape[-1] >= MANY or prod(b.shape) >= LARGE)
-    return getattr(torch.ops.tiny, name).out if a.dtype is torch.float32 and is_worth_it else None
+    if a.dtype is not torch.float32:
+        return None
+    if decide("oneDNN", prod(a.shape) * b.shape[-1] >= MANY or prod(b.shape) >= LARGE):
+        return getattr(torch.ops.tiny, name).out
+    is_small = name == "mm" and is_for_one_size() and _C.multiplies_small_by_blocks()
+    return torch.ops.tiny.small_mm.out if is_small else None
 
 
 def made_by_steps(schedule: Schedule) -> list[UOp]:

@@ -53,6 +53,10 @@ def deciding(decisions: Decisions) -> Iterator[Decisions]:
         _current = before
 
 
+def is_for_one_size() -> bool:
+    return _current is None
+
+
 def decide(what: str, answer: T) -> T:
     """`answer`, unless this is a further member of a family."""
     return answer if _current is None else _current.decide(what, answer)

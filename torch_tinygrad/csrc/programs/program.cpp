@@ -184,17 +184,27 @@ void HostProgram::run_kernels(size_t begin, size_t end, const Addresses& address
     if (kernel.core_position >= 0) args[kernel.core_position] = static_cast<uint64_t>(core);
     call_kernel(kernel.address, args, count);
   };
-  std::vector<std::pair<const Kernel*, int>> shares;
   bool is_large = false;
   for (size_t step = begin; step < end; step++) {
     const Kernel& kernel = kernels_[steps_[step].index];
-    for (int core = 0; core < std::max(1, kernel.threads); core++) shares.emplace_back(&kernel, core);
     is_large |= kernel.threads > 1 && !kernel.is_small;
+  }
+  const int threads = is_large ? at::get_num_threads() : 1;
+  if (threads == 1) {
+    for (size_t step = begin; step < end; step++) {
+      const Kernel& kernel = kernels_[steps_[step].index];
+      for (int core = 0; core < std::max(1, kernel.threads); core++) run(kernel, core);
+    }
+    return;
+  }
+  std::vector<std::pair<const Kernel*, int>> shares;
+  for (size_t step = begin; step < end; step++) {
+    const Kernel& kernel = kernels_[steps_[step].index];
+    for (int core = 0; core < std::max(1, kernel.threads); core++) shares.emplace_back(&kernel, core);
   }
   const auto count = static_cast<int64_t>(shares.size());
   const auto run_share = [&](int64_t i) { run(*shares[i].first, shares[i].second); };
-  const int threads = is_large ? at::get_num_threads() : 1;
-  if (threads == 1 || atens_.empty()) {
+  if (atens_.empty()) {
     share_out(count, threads, run_share);
   } else {
     // Between ATen's steps its own helpers are awake, on the cores that others would need.
@@ -209,6 +219,7 @@ void HostProgram::run_aten(const Aten& aten, Addresses& addresses) const {
   const KernelsOnly kernels_only;
   const AtenTakesHostMemory takes_ours;
   torch::jit::Stack stack;
+  stack.reserve(aten.arguments.size() + aten.results.size());
   for (const auto& value : aten.arguments) stack.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);
   for (const auto& [path, tensor] : aten.tensors) put(stack, aten.op.schema(), path, tensor_at(tensor, addresses));
   if (aten.out_form)

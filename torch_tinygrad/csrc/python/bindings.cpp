@@ -5,6 +5,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <set>
+
 #include "device/device.h"
 #include "device/host_memory.h"
 #include "device/host_views.h"
@@ -26,6 +28,7 @@
 #include "programs/program.h"
 #include "programs/programs.h"
 #include "programs/service.h"
+#include "programs/small_products.h"
 #include "python/python.h"
 #include "python/python_side.h"
 #include "record/recorder.h"
@@ -52,6 +55,19 @@ void wait_for_autograd() {
     const at::Tensor leaf = make_tensor({1}, {1}, at::kFloat, i).set_requires_grad(true);
     torch::autograd::backward({leaf.view({1})}, {leaf.detach()});
   }
+}
+
+// Flushes the devices that an optimizer has parameters on.
+void flush_step(const py::object& groups) {
+  std::set<c10::DeviceIndex> devices;
+  for (const py::handle group : groups)
+    for (const py::handle p : group["params"]) {
+      if (!THPVariable_Check(p.ptr())) continue;
+      const at::Tensor& parameter = THPVariable_Unpack(p.ptr());
+      if (parameter.is_privateuseone()) devices.insert(parameter.device().index());
+    }
+  py::gil_scoped_release no_gil;
+  for (c10::DeviceIndex device : devices) flush(device, "an optimizer step");
 }
 
 py::dict stats_dict() {
@@ -196,6 +212,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("wait_for_autograd", &wait_for_autograd);
   m.def("seed_for_cpu", &seed_for_cpu, "A seed for PyTorch's own generator, from the seed and the offset of our stream.");
   m.def("onednn_multiplies_faster", &onednn_multiplies_faster);
+  m.def("multiplies_small_by_blocks", &multiplies_small_by_blocks);
   bind_explain(m);
   bind_recorded_graph(m);
   m.def("stats", &stats_dict);
@@ -207,6 +224,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def(
       "flush", [](int device, const std::string& reason) { flush(static_cast<c10::DeviceIndex>(device), reason.c_str()); },
       py::call_guard<py::gil_scoped_release>());
+  m.def("flush_step", &flush_step);
   m.def("pending", [](int device) {
     DeviceLock lock;
     return trace_of(static_cast<c10::DeviceIndex>(device)).nodes.size();
