@@ -79,18 +79,19 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
-    if repeats.dim() != 1:
-        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dim() != 1 or repeats.dtype not in (torch.int32, torch.int64):
+        aten.repeat_interleave(torch.zeros_like(repeats, device="cpu"))  # raises, unless there are none
     if not repeats.numel():
         return torch.empty_like(repeats)
-    if repeats.dtype not in (torch.int32, torch.int64):
-        raise RuntimeError("repeats has to be Long or Int tensor")
     ends = repeats.cumsum(0)
     if output_size is None:
         lowest, total = torch.stack([repeats.min().long(), ends[-1]]).tolist() if repeats.numel() else (0, 0)
         if lowest < 0:
             raise RuntimeError("repeats can not be negative")
         output_size = int(total)
+    else:
+        torch.empty(output_size)  # refuses negative ones
+        _C.assert_within(ends[-1], output_size, output_size, "allocated size does not match required size")
     places = torch.arange(output_size, device=repeats.device, dtype=ends.dtype)
     return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
 
@@ -126,6 +127,8 @@ def unique2(x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, 
 def unique_consecutive(
     x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ):
+    if dim is not None and not -x.dim() <= dim < x.dim():
+        aten.unique_consecutive(torch.empty_like(x, device="cpu"), return_inverse, return_counts, dim)  # raises
     if dim is not None and x.dim() > 1:
         return tuple(t.to(x.device) for t in aten.unique_consecutive(x.cpu(), return_inverse, return_counts, dim))
     values, which, counts = _runs(x.reshape(-1), return_inverse, return_counts)

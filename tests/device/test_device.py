@@ -44,6 +44,34 @@ def in_subprocess(code: str, **environment: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- surface
 
 
+LIKE = {
+    **{f"{name}_like": getattr(torch, f"{name}_like") for name in ("empty", "zeros", "ones", "rand", "randn")},
+    "full_like": lambda t, **options: torch.full_like(t, 3, **options),
+    "randint_like": lambda t, **options: torch.randint_like(t, 3, **options),
+    **{
+        f"new_{name}": lambda t, name=name, **o: getattr(t, f"new_{name}")(2, **o)
+        for name in ("empty", "zeros", "ones")
+    },
+    "new_full": lambda t, **options: t.new_full((2,), 3, **options),
+    "new_tensor": lambda t, **options: t.new_tensor([1, 2], **options),
+    "new_empty_strided": lambda t, **options: t.new_empty_strided((2,), (1,), **options),
+}
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_what_is_made_like_a_tensor_lies_where_it_is_asked_for(name):
+    """Filled ones were on the device whatever was asked for."""
+    here, there = torch.zeros(2, 3, device=DEVICE), torch.zeros(2, 3)
+    for device in ("cpu", "meta", DEVICE):
+        for like in (here, there):
+            made = LIKE[name](like, device=device, dtype=torch.float64)
+            assert made.device.type == torch.device(device).type
+            assert made.dtype is torch.float64
+            if device != "meta" and "empty" not in name and "rand" not in name:
+                assert torch.equal(made.cpu(), LIKE[name](there, dtype=torch.float64))
+    assert LIKE[name](here).device.type == torch.device(DEVICE).type
+
+
 def test_importing_torch_alone_makes_the_device():
     printed = in_subprocess("import torch; print(torch.ones(2, device='tiny').sum().item(), torch.tiny.is_available())")
     assert printed.split() == ["2.0", "True"]

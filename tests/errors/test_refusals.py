@@ -129,11 +129,60 @@ CALLS = {
     "rand c out": lambda d: torch.rand(3, out=torch.empty(3, dtype=torch.complex64, device=d)).shape,
     "randn c out": lambda d: torch.randn(3, out=torch.empty(3, dtype=torch.complex64, device=d)).shape,
     "rand int out": lambda d: torch.rand(3, out=torch.empty(3, dtype=torch.int64, device=d)).shape,
+    **{
+        f"rand like {dtype}, {of}": lambda d, dtype=dtype, of=of: of(torch.ones(2, 3, device=d), dtype=dtype).shape
+        for dtype in (torch.int64, torch.uint8, torch.bool, torch.float16, torch.complex64)
+        for of in (torch.rand_like, torch.randn_like)
+    },
+    **{
+        f"rand like itself {of}": lambda d, of=of: of(torch.ones(0, dtype=torch.int32, device=d)).shape
+        for of in (torch.rand_like, torch.randn_like)
+    },
+    **{
+        f"randint like {ends} {dtype}": lambda d, ends=ends, dtype=dtype: torch.randint_like(
+            torch.ones(3, device=d), *ends, dtype=dtype
+        )
+        for ends in ((10,), (5, 10), (-100,), (7, 7), (300,), (2,))
+        for dtype in (torch.bool, torch.uint8, torch.float32)
+    },
+    "randint like nothing": lambda d: torch.randint_like(torch.ones(0, device=d), -100),
+    **{
+        f"rand dropout {dtype} {p}": lambda d, dtype=dtype, p=p: F.dropout(torch.ones(3, dtype=dtype, device=d), p)
+        for dtype in (torch.int8, torch.bool, torch.float64)
+        for p in (0.0, 0.3, 1.0)
+    },
+    "rand dropout not in training": lambda d: F.dropout(torch.ones(3, dtype=torch.int8, device=d), 0.3, False),
+    **{
+        f"unique_consecutive dim {shape} {dim}": lambda d, shape=shape, dim=dim: torch.unique_consecutive(
+            torch.ones(shape, device=d), return_inverse=True, dim=dim
+        )
+        for shape in ((), (3,), (0,), (2, 3))
+        for dim in (-3, -1, 0, 7)
+    },
+    **{
+        f"repeat_interleave {counts} to {size}": lambda d, counts=counts, size=size: torch.repeat_interleave(
+            torch.ones(2, 3, device=d), t(d, counts), 0, output_size=size
+        )
+        for counts, size in (([1, 2], 3), ([1, 2], -100), ([1, 2], 100), ([7, 7], 3), ([0, 0], 0))
+    },
+    **{
+        f"segments {of} {counts} {dim} {axis}": lambda d, of=of, counts=counts, dim=dim, axis=axis: (
+            torch.segment_reduce(
+                torch.ones(4, 2, 2, device=d)[(0,) * (3 - dim)], "sum", axis=axis, **{of: t(d, counts)}
+            )
+        )
+        for of, counts in (("offsets", [0, 2, 4]), ("offsets", [[0, 1, 2]] * 4), ("lengths", [1, 3]))
+        for dim in (0, 1, 2, 3)
+        for axis in (-2, 0, 1, 5)
+    },
     "pow neg after": lambda d: (t(d, [1, 2]) ** 2, t(d, [1, 2]) ** -1),
     "pow neg t": lambda d: t(d, [1, 2]) ** t(d, [-1, 2]),
     "pow_ neg after": lambda d: (t(d, [1, 2]).pow_(2), t(d, [1, 2]).pow_(-1)),
     "pow s t": lambda d: torch.pow(2, t(d, [-1, 2])),
     "poisson neg": lambda d: torch.poisson(t(d, [1.0, -2.0])),
+    "repeat_interleave float": lambda d: torch.repeat_interleave(t(d, [1.0, 2.0])),
+    "repeat_interleave float none": lambda d: torch.repeat_interleave(torch.empty(0, device=d)),
+    "repeat_interleave matrix": lambda d: torch.repeat_interleave(torch.ones(0, 2, device=d)),
     "repeat_interleave neg": lambda d: torch.repeat_interleave(t(d, [1, 2]), t(d, [1, -1])),
     "bincount neg": lambda d: torch.bincount(t(d, [1, -2])),
     "bincount": lambda d: torch.bincount(t(d, [1, 2])),

@@ -3,6 +3,7 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/strides.h>
@@ -107,7 +108,7 @@ std::optional<torch::jit::Stack> made_plainly(const Call& call, c10::ArrayRef<c1
   if ((name == "aten::rand_like" || name == "aten::randn_like") && metas.size() == 1) {
     const bool is_plain = args[5].isNone() || args[5].toMemoryFormat() == at::MemoryFormat::Preserve;
     const at::ScalarType dtype = args[1].isNone() ? metas[0].scalar_type() : args[1].toScalarType();
-    if (is_plain && (at::isFloatingType(dtype) || at::isComplexType(dtype))) return torch::jit::Stack{like(metas[0], dtype)};
+    if (is_plain) return torch::jit::Stack{like(metas[0], dtype)};  // of a type that the distribution has
   }
   if (name == "aten::convolution_backward" && metas.size() == 3) {  // the gradients of what the mask names
     const auto mask = args[10].toBoolList();
@@ -141,15 +142,51 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
 // has two columns and one more for every label.
 bool trusts_arguments(const OpInfo& info) { return info.name.rfind("aten::_ctc_loss_backward", 0) == 0; }
 
+// (data, reduce, lengths, indices, offsets, axis, ...): the axis is the last dimension of lengths or offsets.
+void check_axis_of_segments(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  for (const size_t given : {2, 4}) {
+    if (!args[given].isTensor() || !args[given].toTensor().defined()) continue;
+    const int64_t dims = args[0].toTensor().dim(), last = args[given].toTensor().dim() - 1, axis = args[5].toInt();
+    if (last >= dims || (axis != last && axis + dims != last)) ask_cpu(call, args, {});
+  }
+}
+
 // What must be known before anyone is asked. The largest of each bag, where there are indices and no bag: the CPU's kernel
 // reads what is not there. Losses over nothing are refused before all else.
 void check_first(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  if (call.info.name == "aten::segment_reduce") check_axis_of_segments(call, args);
   if (call.info.name == "aten::_ctc_loss" || call.info.name == "aten::_ctc_loss.Tensor")
     TORCH_CHECK(args[0].toTensor().numel() > 0, "log_probs tensor must not be empty");
   constexpr int64_t kMax = 2;  // (weight, indices, offsets, by frequency, mode, ...)
   if (call.info.name.rfind("aten::_embedding_bag", 0) != 0 || args.size() < 5 || !args[4].isInt() || args[4].toInt() != kMax) return;
   TORCH_CHECK(args[2].toTensor().numel() > 0 || args[1].toTensor().numel() == 0,
               "tiny: embedding_bag has indices but no bag: the CPU's kernel for mode 'max' would end the process");
+}
+
+// What draws without a generator among its arguments is not asked of the CPU's kernel, which would take its numbers from the
+// CPU's stream. Its distribution is, for one number, with a generator that nobody else has; dropout's scale as the CPU applies it.
+void check_distribution(const Call& call, c10::ArrayRef<c10::IValue> args) {
+  if (!call.info.random || call.info.takes_generator || call.tensors.empty()) return;
+  const auto& arguments = call.info.op.schema().arguments();
+  auto argument = [&](const char* name) {
+    for (size_t i = 0; i < args.size(); i++)
+      if (arguments[i].name() == name) return args[i];
+    return c10::IValue();
+  };
+  auto draws = [&](const char* name) { return call.info.name.rfind(name, 0) == 0; };
+  const at::Tensor& like = call.tensors[0];
+  const c10::IValue dtype = argument("dtype"), high = argument("high");
+  const at::Tensor one =
+      at::empty({std::min<int64_t>(like.numel(), 1)}, at::TensorOptions(dtype.isNone() ? like.scalar_type() : dtype.toScalarType()));
+  const KernelsOnly kernels_only;
+  const at::Generator generator = at::detail::createCPUGenerator();
+  if (draws("aten::rand_like")) one.uniform_(0, 1, generator);
+  if (draws("aten::randn_like")) one.normal_(0, 1, generator);
+  if (draws("aten::randint_like") && high.isInt()) {
+    const c10::IValue low = argument("low");
+    one.random_(low.isInt() ? low.toInt() : 0, high.toInt(), generator);
+  }
+  if (draws("aten::native_dropout") && (args[2].isNone() || args[2].toBool())) one.div_(1 - args[1].toDouble());
 }
 
 // Operators of our own have Meta kernels that say all there is to say.
@@ -179,6 +216,7 @@ std::optional<Inferred> in_words_of_cpu(const Call& call, c10::ArrayRef<c10::IVa
 
 Inferred infer(const Call& call, c10::ArrayRef<c10::IValue> args) {
   check_first(call, args);
+  check_distribution(call, args);
   if (call.tensors.empty())
     if (auto inferred = infer_factory(call, args)) return *std::move(inferred);
   const bool asks = asks_cpu(call), is_large = asks && bytes_of(call) > max_bytes_on_cpu();

@@ -31,6 +31,7 @@
 #include "programs/small_products.h"
 #include "python/python.h"
 #include "python/python_side.h"
+#include "record/assertions.h"
 #include "record/recorder.h"
 #include "sizes/size_marks.h"
 #include "sizes/sizes.h"
@@ -68,6 +69,13 @@ void flush_step(const py::object& groups) {
     }
   py::gil_scoped_release no_gil;
   for (c10::DeviceIndex device : devices) flush(device, "an optimizer step");
+}
+
+void assert_within_of_python(const at::Tensor& tensor, double least, double most, const std::string& message) {
+  static auto& messages = *new std::set<std::string>;  // they are raised later, if ever
+  const char* kept = messages.insert(message).first->c_str();
+  py::gil_scoped_release no_gil;
+  assert_within(tensor, least, most, kept);
 }
 
 py::dict stats_dict() {
@@ -225,6 +233,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       "flush", [](int device, const std::string& reason) { flush(static_cast<c10::DeviceIndex>(device), reason.c_str()); },
       py::call_guard<py::gil_scoped_release>());
   m.def("flush_step", &flush_step);
+  m.def("assert_within", &assert_within_of_python, "Refuses values with a message, at once or after the flush that computes them.");
   m.def("pending", [](int device) {
     DeviceLock lock;
     return trace_of(static_cast<c10::DeviceIndex>(device)).nodes.size();

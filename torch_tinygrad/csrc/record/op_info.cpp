@@ -50,6 +50,7 @@ OpInfo* make_op_info(const c10::OperatorHandle& op) {
     const bool extra = std::find(traits.writes.begin(), traits.writes.end(), i) != traits.writes.end();
     const bool lift = std::find(traits.lifts.begin(), traits.lifts.end(), i) != traits.lifts.end();
     info->args.push_back({kind_of(argument), (alias && alias->isWrite()) || extra, lift});
+    if (info->args.back().kind == OpInfo::Kind::Device) info->device = static_cast<int>(i);
     info->writes |= info->args.back().write;
     info->takes_generator |= info->args.back().kind == OpInfo::Kind::Generator;
     info->reads_tensors |= info->args.back().kind <= OpInfo::Kind::OptionalTensorList && !info->args.back().write;

@@ -26,6 +26,7 @@ struct OpInfo {
   std::string name;
   Hash hash;
   std::vector<Arg> args;
+  int device = -1;             // the argument that names a device
   bool writes = false;         // some argument is changed
   bool reads_tensors = false;  // some argument is a tensor
   bool takes_generator = false;

@@ -113,12 +113,29 @@ void count_fallback(const std::string& name) {
   stats().fallbacks[name]++;
 }
 
+namespace {
+
+// Whether what is made like a tensor is to lie on another device: the composite kernel makes it there.
+bool is_made_elsewhere(const OpInfo& info, c10::ArrayRef<c10::IValue> args) {
+  if (info.device < 0 || args[info.device].isNone() || info.op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return false;
+  const c10::Device wanted = args[info.device].toDevice();
+  for (const auto& value : args) {
+    if (!value.isTensor() || !is_tiny(value.toTensor())) continue;
+    return !wanted.is_privateuseone() || (wanted.has_index() ? wanted.index() : current_device()) != value.toTensor().device().index();
+  }
+  return false;
+}
+
+}  // namespace
+
 void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_fork();
   keep_backward_here();
   used = true;
   const OpInfo& info = op_info(op);
   const size_t count = info.args.size(), base = stack->size() - count;
+  if (is_made_elsewhere(info, torch::jit::last(*stack, count)))
+    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   Call call{info};
   try {
     gather(call, *stack, base);
