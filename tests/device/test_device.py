@@ -72,6 +72,16 @@ def test_what_is_made_like_a_tensor_lies_where_it_is_asked_for(name):
     assert LIKE[name](here).device.type == torch.device(DEVICE).type
 
 
+def test_a_tensor_of_the_cpu_is_not_indexed_by_one_of_the_device():
+    """As by no accelerator's: the result was on the device."""
+    cpu, places = torch.arange(4.0), torch.tensor([0, 2], device=DEVICE)
+    for action in (lambda: cpu[places], lambda: cpu.__setitem__(places, 1.0), lambda: cpu[places > 0]):
+        with pytest.raises(RuntimeError, match=r"indices should be either on cpu or on the same device .*\(cpu\)"):
+            action()
+    assert cpu.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert cpu.to(DEVICE)[places.cpu()].tolist() == [0.0, 2.0]
+
+
 def test_importing_torch_alone_makes_the_device():
     printed = in_subprocess("import torch; print(torch.ones(2, device='tiny').sum().item(), torch.tiny.is_available())")
     assert printed.split() == ["2.0", "True"]

@@ -130,12 +130,12 @@ CALLS = {
     "randn c out": lambda d: torch.randn(3, out=torch.empty(3, dtype=torch.complex64, device=d)).shape,
     "rand int out": lambda d: torch.rand(3, out=torch.empty(3, dtype=torch.int64, device=d)).shape,
     **{
-        f"rand like {dtype}, {of}": lambda d, dtype=dtype, of=of: of(torch.ones(2, 3, device=d), dtype=dtype).shape
+        f"rand like {dtype}, {of.__name__}": lambda d, dtype=dtype, of=of: of(t(d, [1.0, 2.0]), dtype=dtype).shape
         for dtype in (torch.int64, torch.uint8, torch.bool, torch.float16, torch.complex64)
         for of in (torch.rand_like, torch.randn_like)
     },
     **{
-        f"rand like itself {of}": lambda d, of=of: of(torch.ones(0, dtype=torch.int32, device=d)).shape
+        f"rand like itself {of.__name__}": lambda d, of=of: of(torch.ones(0, dtype=torch.int32, device=d)).shape
         for of in (torch.rand_like, torch.randn_like)
     },
     **{

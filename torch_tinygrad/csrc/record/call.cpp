@@ -80,6 +80,8 @@ void gather_tensor(Call& call, c10::IValue& value, const at::Tensor& given, size
                  (uint64_t{given.unsafeGetTensorImpl()->is_wrapped_number()} << 16));
     return;
   }
+  TORCH_CHECK(!call.info.index || argument != 0, "indices should be either on ", given.device(),
+              " or on the same device as the indexed tensor (", given.device(), ")");
   TORCH_CHECK(call.info.index && given.device().is_cpu(), "Expected all tensors to be on the same device, but found at least two devices, ",
               c10::Device(c10::DeviceType::PrivateUse1, call.device < 0 ? current_device() : call.device), " and ", given.device(),
               "! (when checking argument for argument ", call.info.op.schema().arguments()[argument].name(), " in method wrapper_",
