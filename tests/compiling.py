@@ -68,9 +68,17 @@ def until(condition, seconds: float = 100.0):
 
 
 def compiling_child(asked: Asked) -> int:
-    """The process that was forked for the request at hand."""
+    """The process that was forked for the request at hand: a new helper forks another one first, without bounds."""
     helper = until(asked.client.helper_pid)
-    return until(lambda: children(helper))[0]
+    return until(lambda: [child for child in children(helper) if has_bounds(child)])[0]
+
+
+def has_bounds(pid: int) -> bool:
+    try:
+        limits = Path(f"/proc/{pid}/limits").read_text()
+    except OSError:  # it has ended meanwhile
+        return False
+    return next(line for line in limits.splitlines() if line.startswith("Max cpu time")).split()[3] != "unlimited"
 
 
 def is_gone(pid: int) -> bool:
