@@ -66,6 +66,15 @@ def test_the_program_is_the_same_as_compiled_here():
     assert done.stdout == "True\n", done.stderr
 
 
+def test_its_priority_counts_beside_its_parents(asked):
+    """In a session of its own it took half of the processors, whatever its priority."""
+    asked.answer(99, short())
+    helper = asked.client.helper_pid()
+    assert os.getsid(helper) == os.getsid(0)
+    assert os.getpgid(helper) != os.getpgid(0)  # an interrupt from the terminal is not for it
+    assert os.getpriority(os.PRIO_PROCESS, helper) >= min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
+
+
 def test_newest_first_and_each_once(asked):
     asked.answers.clear()
     asked.ask(100, long())

@@ -66,7 +66,9 @@ class Helper:
             cwd="/",
             env={**environment, **ENVIRONMENT},
             bufsize=0,
-            start_new_session=True,  # an interrupt from the terminal is not for it
+            # An interrupt from the terminal is not for it. In a session of its own it would not stand back: Linux shares
+            # the processors out between sessions first, and priorities count within each.
+            process_group=0,
         )
         self.requests, self.answers = self.process.stdin.fileno(), self.process.stdout.fileno()
         self.digest = digest
