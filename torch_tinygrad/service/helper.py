@@ -66,8 +66,8 @@ class Helper:
             cwd="/",
             env={**environment, **ENVIRONMENT},
             bufsize=0,
-            # An interrupt from the terminal is not for it. In a session of its own it would not stand back: Linux shares
-            # the processors out between sessions first, and priorities count within each.
+            # An interrupt from the terminal is not for it. In a session of its own it would not stand back: Linux
+            # shares the processors out between sessions first, and priorities count within each.
             process_group=0,
         )
         self.requests, self.answers = self.process.stdin.fileno(), self.process.stdout.fileno()
