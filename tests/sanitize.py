@@ -70,19 +70,11 @@ class Built:
         self.folder.mkdir(parents=True, exist_ok=True)
         sources = sorted((PACKAGE / "csrc").glob("*/*.cpp"))
         newest = max(path.stat().st_mtime for path in (PACKAGE / "csrc").glob("*/*.h"))
-        stale = [
-            s
-            for s in sources
-            if not self.object(s).exists() or self.object(s).stat().st_mtime < max(s.stat().st_mtime, newest)
-        ]
+        stale = [s for s in sources if self.made(s) < max(s.stat().st_mtime, newest)]
         if stale:
             common = self.common_headers(sources)
             with ThreadPoolExecutor(jobs) as pool:
-                list(
-                    pool.map(
-                        lambda source: self.run("-include", common, "-c", source, "-o", self.object(source)), stale
-                    )
-                )
+                list(pool.map(lambda s: self.run("-include", common, "-c", s, "-o", self.object(s)), stale))
         package = self.folder / "torch_tinygrad"
         package.mkdir(exist_ok=True)
         library = package / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -107,7 +99,7 @@ class Built:
         return self.folder / f"{source.stem}.o"
 
     def made(self, source: Path) -> float:
-        """When its object was, if ever."""
+        """When its object was, 0 if it is not there."""
         return self.object(source).stat().st_mtime if self.object(source).exists() else 0.0
 
     def run(self, *arguments: str | Path) -> None:
@@ -118,7 +110,8 @@ class Built:
             return subprocess.check_output([COMPILER, f"-print-file-name={name}"], text=True).strip()
 
         runtime = ":".join(map(found, (*PRELOADED[self.checker], "libstdc++.so.6")))
-        ours = {"LD_PRELOAD": runtime, "PYTHONPATH": f"{self.folder}:{ROOT}", "TORCH_TINY_SANITIZED": self.checker}
+        path = ":".join(filter(None, (str(self.folder), str(ROOT), os.environ.get("PYTHONPATH"))))
+        ours = {"LD_PRELOAD": runtime, "PYTHONPATH": path, "TORCH_TINY_SANITIZED": self.checker}
         return {**os.environ, **OPTIONS[self.checker], **ours}
 
 

@@ -17,12 +17,7 @@ namespace {
 using Arguments = c10::ArrayRef<c10::IValue>;
 
 // The number of the argument by this name, or -1.
-int argument(const Call& call, const char* name) {
-  const auto& arguments = call.info.op.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); i++)
-    if (arguments[i].name() == name) return static_cast<int>(i);
-  return -1;
-}
+int argument(const Call& call, const char* name) { return call.info.op.schema().argumentIndexWithName(name).value_or(-1); }
 
 Inferred ask(const Call& call, Arguments args) {
   const Alone alone;

@@ -3,7 +3,6 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/strides.h>
@@ -13,6 +12,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "infer/distributions.h"
 #include "infer/factories.h"
 #include "infer/samples.h"
 #include "infer/shape_rules.h"
@@ -142,12 +142,12 @@ Inferred infer_from_meta(const Call& call, c10::ArrayRef<c10::IValue> args) {
 // has two columns and one more for every label.
 bool trusts_arguments(const OpInfo& info) { return info.name.rfind("aten::_ctc_loss_backward", 0) == 0; }
 
-// (data, reduce, lengths, indices, offsets, axis, ...): the axis is the last dimension of lengths or offsets.
+// (data, reduce, lengths, indices, offsets, axis, ...): the axis, from the front, is the last dimension of lengths or offsets.
 void check_axis_of_segments(const Call& call, c10::ArrayRef<c10::IValue> args) {
   for (const size_t given : {2, 4}) {
     if (!args[given].isTensor() || !args[given].toTensor().defined()) continue;
     const int64_t dims = args[0].toTensor().dim(), last = args[given].toTensor().dim() - 1, axis = args[5].toInt();
-    if (last >= dims || (axis != last && axis + dims != last)) ask_cpu(call, args, {});
+    if (last >= dims || axis != last) ask_cpu(call, args, {});
   }
 }
 
@@ -161,32 +161,6 @@ void check_first(const Call& call, c10::ArrayRef<c10::IValue> args) {
   if (call.info.name.rfind("aten::_embedding_bag", 0) != 0 || args.size() < 5 || !args[4].isInt() || args[4].toInt() != kMax) return;
   TORCH_CHECK(args[2].toTensor().numel() > 0 || args[1].toTensor().numel() == 0,
               "tiny: embedding_bag has indices but no bag: the CPU's kernel for mode 'max' would end the process");
-}
-
-// What draws without a generator among its arguments is not asked of the CPU's kernel, which would take its numbers from the
-// CPU's stream. Its distribution is, for one number, with a generator that nobody else has; dropout's scale as the CPU applies it.
-void check_distribution(const Call& call, c10::ArrayRef<c10::IValue> args) {
-  if (!call.info.random || call.info.takes_generator || call.tensors.empty()) return;
-  const auto& arguments = call.info.op.schema().arguments();
-  auto argument = [&](const char* name) {
-    for (size_t i = 0; i < args.size(); i++)
-      if (arguments[i].name() == name) return args[i];
-    return c10::IValue();
-  };
-  auto draws = [&](const char* name) { return call.info.name.rfind(name, 0) == 0; };
-  const at::Tensor& like = call.tensors[0];
-  const c10::IValue dtype = argument("dtype"), high = argument("high");
-  const at::Tensor one =
-      at::empty({std::min<int64_t>(like.numel(), 1)}, at::TensorOptions(dtype.isNone() ? like.scalar_type() : dtype.toScalarType()));
-  const KernelsOnly kernels_only;
-  const at::Generator generator = at::detail::createCPUGenerator();
-  if (draws("aten::rand_like")) one.uniform_(0, 1, generator);
-  if (draws("aten::randn_like")) one.normal_(0, 1, generator);
-  if (draws("aten::randint_like") && high.isInt()) {
-    const c10::IValue low = argument("low");
-    one.random_(low.isInt() ? low.toInt() : 0, high.toInt(), generator);
-  }
-  if (draws("aten::native_dropout") && (args[2].isNone() || args[2].toBool())) one.div_(1 - args[1].toDouble());
 }
 
 // Operators of our own have Meta kernels that say all there is to say.

@@ -67,23 +67,13 @@ at::Tensor& multinomial_out(const at::Tensor& self, int64_t count, bool replacem
   return out;
 }
 
-// Axes are counted from the front from here on: PyTorch's Meta kernel takes no others.
-at::Tensor segment_reduce(const at::Tensor& data, std::string_view reduce, const std::optional<at::Tensor>& lengths,
-                          const std::optional<at::Tensor>& indices, const std::optional<at::Tensor>& offsets, int64_t axis, bool is_unsafe,
-                          const std::optional<at::Scalar>& initial) {
-  torch::jit::Stack stack;
-  torch::jit::push(stack, data, std::string(reduce), lengths, indices, offsets, at::maybe_wrap_dim(axis, data.dim()), is_unsafe, initial);
-  record_op("aten::segment_reduce", "", stack);
-  return stack[0].toTensor();
-}
-
-at::Tensor segment_reduce_backward(const at::Tensor& gradient, const at::Tensor& output, const at::Tensor& data, std::string_view reduce,
-                                   const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& offsets, int64_t axis,
-                                   const std::optional<at::Scalar>& initial) {
-  torch::jit::Stack stack;
-  torch::jit::push(stack, gradient, output, data, std::string(reduce), lengths, offsets, at::maybe_wrap_dim(axis, data.dim()), initial);
-  record_op("aten::_segment_reduce_backward", "", stack);
-  return stack[0].toTensor();
+// Segments' axes are counted from the front from here on: PyTorch's Meta kernels take no others.
+void record_with_axis(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  auto argument = [&](const char* name) -> c10::IValue& {
+    return torch::jit::peek(*stack, op.schema().argumentIndexWithName(name).value(), op.schema().arguments().size());
+  };
+  argument("axis") = at::maybe_wrap_dim(argument("axis").toInt(), argument("data").toTensor().dim());
+  record(op, stack);
 }
 
 // Whether all values are from `least` to `most`; what is no number is not.
@@ -225,8 +215,8 @@ ValueCheck value_check(const c10::FunctionSchema& schema) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("one_hot", one_hot);
-  m.impl("segment_reduce", segment_reduce);
-  m.impl("_segment_reduce_backward", segment_reduce_backward);
+  for (const char* name : {"segment_reduce", "_segment_reduce_backward"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&record_with_axis>());
   m.impl("multinomial", multinomial);
   m.impl("multinomial.out", multinomial_out);
 }
