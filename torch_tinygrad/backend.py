@@ -31,7 +31,7 @@ def load() -> None:
 
 
 def prepare() -> None:
-    """Called by the runtime once, before the first tensor of the device is made."""
+    """Called by the runtime before the first tensor of the device is made; again, if it was interrupted."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from . import _C, cache, data_dependent, ops
@@ -80,7 +80,7 @@ def prepare() -> None:
         "MAY_PASS": MAY_PASS,
     }
     global _kernels
-    _kernels = data_dependent.register()
+    _kernels = _kernels or data_dependent.register()
     recorded = facts().recorded
     _C.set_up(hooks, is_host(), library())
     if folder := cache.folder():

@@ -93,3 +93,53 @@ def test_types_that_a_named_compiler_lacks_are_refused():
     if "RuntimeError" in done.stderr:
         pytest.skip("LLVM's library is not here")
     assert done.stdout.split() in (["made", "False"], ["refused", "True"])
+
+
+def test_threads_may_be_the_first_to_use_the_device_at_the_same_time():
+    done = run("""
+        import sys, threading, torch
+        sys.setswitchinterval(1e-6)
+        together, sums = threading.Barrier(8), []
+
+        def work():
+            together.wait()
+            sums.append(torch.ones(3, device="tiny").sum().item())
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        print(sums)
+    """)
+    assert (done.stdout.strip(), done.stderr) == (str([3.0] * 8), "")
+
+
+def test_the_first_use_may_be_interrupted_at_any_call_into_python():
+    done = run("""
+        import sys, torch
+
+        class Interrupt:
+            def __init__(self, at):
+                self.left, self.raised = at, False
+
+            def __call__(self, frame, event, argument):
+                self.left -= event == "call"
+                if self.left <= 0 and not self.raised:
+                    self.raised = True
+                    raise KeyboardInterrupt
+
+        at, tried = 1, 0
+        while True:
+            interrupt = Interrupt(at)
+            sys.setprofile(interrupt)
+            try:
+                x = torch.ones(3, device="tiny")
+            except KeyboardInterrupt:
+                tried += 1
+            finally:
+                sys.setprofile(None)
+            if not interrupt.raised:
+                break
+            at += 1 + at // 16
+        print(tried > 20, x.sum().item(), (x[x > 0] + 1).tolist())
+    """)
+    assert (done.stdout.strip(), done.stderr) == ("True 3.0 [2.0, 2.0, 2.0]", "")

@@ -3,6 +3,7 @@ recorded. Programs whose indices fit pay nothing: no flush, no kernel, no node."
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -489,3 +490,44 @@ def test_no_value_is_outside_of_what_is_known(seed):
             assert claim[0] <= min(found) and max(found) <= claim[1], f"{name}: {found} is not within {claim}"
         tensors[int(torch.randint(0, len(tensors), (1,), generator=generator))] = result
     assert claims > 10
+
+
+# With a number, or a tensor of no dimension, of another type: it is converted to that of the integers first.
+WITH_ONE: dict[str, Callable] = {
+    **{f.__name__: f for f in (torch.add, torch.sub, torch.rsub, torch.mul, torch.remainder, torch.fmod)},
+    **{f.__name__: f for f in (torch.floor_divide, torch.bitwise_and, torch.bitwise_or, torch.gt, torch.le, torch.eq)},
+    **{f.__name__: f for f in (torch.clamp_min, torch.clamp_max)},
+    "trunc": lambda a, n: torch.div(a, n, rounding_mode="trunc"),
+    "clamp": lambda a, n: torch.clamp(a, n, 100),
+    "clamp below": lambda a, n: torch.clamp(a, 3, n),
+    "maximum": lambda a, n: torch.maximum(a, n if isinstance(n, torch.Tensor) else torch.tensor(n, device=a.device)),
+    "minimum": lambda a, n: torch.minimum(a, n if isinstance(n, torch.Tensor) else torch.tensor(n, device=a.device)),
+    "where": lambda a, n: torch.where(a > 0, a, n),
+    "isin": torch.isin,
+}
+
+
+@pytest.mark.skipif(not ON_TINY, reason="ranges are the device's")
+@pytest.mark.parametrize("is_tensor", [False, True], ids=["number", "tensor"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16], ids=str)
+@pytest.mark.parametrize("name", list(WITH_ONE))
+def test_what_is_known_allows_for_numbers_that_do_not_fit_the_type(name, dtype, is_tensor):
+    for low, n in itertools.product((0, 60, 100), (-70000, -300, -16, -1, 129, 257, 300, 65600)):
+        a = torch.arange(low, low + 5, dtype=dtype)
+        try:
+            expected = WITH_ONE[name](a, torch.tensor(n) if is_tensor else n)
+        except RuntimeError as error:
+            with pytest.raises(type(error)):
+                WITH_ONE[name](a.to(DEVICE), torch.tensor(n) if is_tensor else n)
+            continue
+        result = WITH_ONE[name](a.to(DEVICE), torch.tensor(n) if is_tensor else n)
+        claim = known(result)
+        assert result.tolist() == expected.tolist(), (n, low)
+        if claim is not None:
+            assert claim[0] <= expected.min() and expected.max() <= claim[1], (n, low, expected.tolist(), claim)
+
+
+def test_a_mask_of_bytes_that_were_clamped_by_a_negative_number():
+    t = torch.zeros((), dtype=torch.uint8, device=DEVICE).clamp(-16, 16).sum(-1)
+    t[t > 2] = 1
+    assert t.item() == 1

@@ -8,15 +8,20 @@
 
 namespace tiny {
 
-// The arguments a rule names, in its order, and how many elements the result has.
+// The arguments a rule names, in its order, how many elements the result has, and what those can be.
 class GivenArguments {
  public:
-  GivenArguments(c10::ArrayRef<c10::IValue> args, const std::vector<int>& positions, int64_t numel)
-      : numel(numel), args_(args), positions_(positions) {}
+  GivenArguments(c10::ArrayRef<c10::IValue> args, const std::vector<int>& positions, int64_t numel, const Range& bounds)
+      : numel(numel), bounds(bounds), args_(args), positions_(positions) {}
 
   bool has(size_t i) const { return positions_[i] >= 0 && !args_[positions_[i]].isNone(); }
   const c10::IValue& operator[](size_t i) const { return args_[positions_[i]]; }
   Range range(size_t i) const { return has(i) ? range_of((*this)[i]) : Range(); }
+  // After it is converted to the result's dtype, which a number need not fit: -16 is 240 among bytes.
+  Range converted(size_t i) const {
+    const Range given = range(i);
+    return given.within(bounds.low, bounds.high) ? given : Range::all();
+  }
   const at::Tensor& tensor(size_t i) const { return (*this)[i].toTensor(); }
   size_t size() const { return positions_.size(); }
 
@@ -28,6 +33,7 @@ class GivenArguments {
   }
 
   const int64_t numel;
+  const Range bounds;
 
  private:
   c10::ArrayRef<c10::IValue> args_;
@@ -130,13 +136,13 @@ Range absolute(const GivenArguments& given) {
 
 // (self, other): what is left of a division, with the sign of the divisor.
 Range remainder(const GivenArguments& given) {
-  const Range other = given.range(1);
+  const Range other = given.converted(1);
   return other.low > 0 && !other.empty() ? Range::of(0, other.high - 1) : Range::all();
 }
 
 // (self, other), rounded either way.
 Range quotient(const GivenArguments& given) {
-  const Range self = given.range(0), other = given.range(1);
+  const Range self = given.converted(0), other = given.converted(1);
   if (other.low < 1 || other.empty()) return Range::all();
   if (self.low >= 0) return Range::of(self.low / other.high, self.high / other.low);
   return Range::of(self.low, std::max<int64_t>(self.high, 0));
@@ -144,14 +150,14 @@ Range quotient(const GivenArguments& given) {
 
 // (self, min, max)
 Range clamped(const GivenArguments& given) {
-  Range self = given.range(0);
+  Range self = given.converted(0);
   self = Range::of(self.low, self.high);
   if (given.has(1)) {
-    const Range least = given.range(1);
+    const Range least = given.converted(1);
     self = Range::of(std::max(self.low, least.low), std::max(self.high, least.high));
   }
   if (given.has(2)) {
-    const Range most = given.range(2);
+    const Range most = given.converted(2);
     self = Range::of(std::min(self.low, most.low), std::min(self.high, most.high));
   }
   return self;
@@ -159,15 +165,15 @@ Range clamped(const GivenArguments& given) {
 
 // (self, other)
 Range greater(const GivenArguments& given) {
-  const Range a = given.range(0), b = given.range(1);
+  const Range a = given.converted(0), b = given.converted(1);
   return Range::of(std::max(a.low, b.low), std::max(a.high, b.high));
 }
 Range smaller(const GivenArguments& given) {
-  const Range a = given.range(0), b = given.range(1);
+  const Range a = given.converted(0), b = given.converted(1);
   return Range::of(std::min(a.low, b.low), std::min(a.high, b.high));
 }
 Range common_bits(const GivenArguments& given) {
-  const Range a = given.range(0), b = given.range(1);
+  const Range a = given.converted(0), b = given.converted(1);
   if (a.low < 0 && b.low < 0) return Range::all();
   return Range::of(0, std::min(a.low < 0 ? Range::kMost : a.high, b.low < 0 ? Range::kMost : b.high));
 }
@@ -372,8 +378,8 @@ Range result_range(const std::vector<RangeRule>& rules, c10::ArrayRef<c10::IValu
                    int64_t numel) {
   if (result >= rules.size() || !is_integral(dtype)) return Range::all();
   const RangeRule& rule = rules[result];
-  const Range range = rule.function(GivenArguments(args, rule.arguments, numel));
   const Range bounds = range_of_dtype(dtype);
+  const Range range = rule.function(GivenArguments(args, rule.arguments, numel, bounds));
   return range.within(bounds.low, bounds.high) ? range : Range::all();
 }
 

@@ -42,9 +42,14 @@ namespace tiny {
 namespace {
 
 // Registers the recorder for operators that a composite kernel would otherwise intercept.
+// Once: setting the device up may have been interrupted before.
 void register_recorder(const std::vector<std::string>& names) {
-  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  for (const auto& name : names) library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&record>());
+  static const auto* library = [&] {
+    auto* made = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+    for (const auto& name : names) made->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&record>());
+    return made;
+  }();
+  static_cast<void>(library);
 }
 
 // Autograd's threads may still hold Python objects of the last backward pass, and would abort the process if they gave

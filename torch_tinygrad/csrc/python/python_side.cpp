@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include "record/recorder.h"
+
 namespace py = pybind11;
 
 namespace tiny {
@@ -25,9 +27,11 @@ bool is_python_side_set() { return ready; }
 
 void set_prepare(py::object function) { prepare = new py::object(std::move(function)); }
 
+// Of threads that come at the same time one sets the device up: Python's lock changes hands while it does.
 void ensure_ready() {
   if (ready) return;
-  py::gil_scoped_acquire gil;
+  const DeviceLock lock;
+  const py::gil_scoped_acquire gil;
   if (ready) return;
   TORCH_CHECK(prepare != nullptr, "tiny: the device is not set up; import torch_tinygrad");
   (*prepare)();

@@ -83,11 +83,16 @@ bool fits(const c10::IValue& number, at::ScalarType dtype) {
   }
 }
 
+// A tensor in place of a value is read; in place of a bound it is an operand, which wraps.
 std::vector<int> converted_numbers(const c10::FunctionSchema& schema) {
   std::vector<int> positions;
   if (const auto found = table().find(rule_name(schema)); found != table().end())
-    for (const char* argument : found->second)
-      if (const auto position = schema.argumentIndexWithName(argument)) positions.push_back(*position);
+    for (const std::string_view argument : found->second) {
+      const auto position = schema.argumentIndexWithName(argument);
+      if (!position) continue;
+      const bool is_tensor = schema.arguments()[*position].type()->isSubtypeOf(*c10::OptionalType::ofTensor());
+      if (!is_tensor || argument == "value") positions.push_back(*position);
+    }
   return positions;
 }
 
