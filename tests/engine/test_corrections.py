@@ -13,7 +13,7 @@ from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, ParamArg, ProgramInfo, UOp, graph_rewrite
 from tinygrad.uop.symbolic import pm_data_invalid, sym
 
-from tests.differential import both, data
+from tests.differential import DEVICE, both, data
 
 
 def lines_run(action) -> int:
@@ -144,3 +144,17 @@ def test_stores_look_at_what_their_own_kernel_reads():
     stored = theirs.after(theirs.store(ours.permute((1, 0))))
     rewritten = rangeify.earliest_rewrites.rewrite(ours.store(stored + 1))
     assert rewritten is None or not rewritten.op_in_backward_slice_with_self(Ops.CONTIGUOUS)
+
+
+def test_floats_without_an_integer_end_no_loop():
+    """The rows around the one that is written are powers of zero, whose logarithm is infinite: a loop over them begins
+    with what C does not define, and the loop before it had no end."""
+    with torch.tiny.compile_mode("always"):
+        base, power = (torch.arange(1.0, 8) * n for n in (15.7, 1.001))
+        rows = torch.zeros(3, 7, dtype=torch.bfloat16, device=DEVICE)
+        rows[1] = base.to(DEVICE)
+        rows[1].pow_(power.to(DEVICE))
+        expected = torch.zeros(3, 7, dtype=torch.bfloat16)
+        expected[1] = base
+        expected[1].pow_(power)
+        assert rows.tolist() == expected.tolist()

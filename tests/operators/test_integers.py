@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.differential import both
+from tests.differential import DEVICE, both
 
 
 def test_in_place_forms_under_other_names():
@@ -99,3 +99,14 @@ def test_powers_of_integers_wrap_however_large_the_exponent(dtype):
 def test_a_histogram_of_equal_limits_takes_the_range_of_the_data():
     with torch.tiny.compile_mode("always"):
         both(lambda d: [torch.histc(torch.tensor([1.0, 2, 2.5, 4]).to(d), 2, edge, edge) for edge in (0, 3, -1)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8], ids=str)
+def test_powers_of_a_number_take_every_bit_of_the_exponent(dtype):
+    exponents = torch.tensor([0, 1, 63, 64, 300, 4097, 2**40 + 3, 2**62 + 1]).to(dtype)
+    exponents = exponents.abs() if dtype.is_signed else exponents
+    with torch.tiny.compile_mode("always"):
+        for base in (2, 3, 7, -1, -2) if dtype.is_signed else (2, 3, 7):
+            assert (base ** exponents.to(DEVICE)).tolist() == (base**exponents).tolist(), base
+        bases = torch.tensor([3, 5, 2, 7]).to(dtype)
+        assert (bases.to(DEVICE) ** 5001).tolist() == (bases**5001).tolist()

@@ -95,6 +95,45 @@ def _least_long(c: UOp) -> str | None:
     return f"({dtypes.int64.min + 1}l-1l)" if c.val == dtypes.int64.min else None
 
 
+@correction("0.14.0", "engine/test_corrections.py::test_floats_without_an_integer_end_no_loop")
+def floats_without_an_integer_are_converted() -> None:
+    """What is no integer's value becomes anything in C, and a compiler that knows it, as in a loop over what was
+    padded, may leave out whatever comes after a choice by it, the end of the loop before included. It is the least
+    integer, as in PyTorch's kernels."""
+    rule = (UPat(Ops.CAST, tuple(WRAPS), src=(UPat.var("x", dtypes.floats),), name="cast"), _converted)
+    ClangRenderer.string_rewrite = PatternMatcher([rule]) + ClangRenderer.string_rewrite
+    wrap(ClangRenderer, "_render_defines", _with_conversions)
+
+
+def _converted(ctx: CStyleLanguage, cast: UOp, x: UOp) -> str | None:
+    return f"{_conversion(x.dtype, cast.dtype)}({ctx[x]})" if cast.max_numel() == 1 else None
+
+
+def _conversion(source: DType, to: DType) -> str:
+    return f"{'long' if to == dtypes.int64 else 'int'}_of_{'double' if source == dtypes.float64 else 'float'}"
+
+
+CONVERSION = """static inline {to} {name}({source} x) {{
+  return ((x >= -{bound}) & (x < {bound})) ? ({to})x : {least};
+}}"""
+
+
+def _with_conversions(plain: Callable) -> Callable:
+    def written(source: DType, to: DType) -> str:
+        names = {"name": _conversion(source, to), "source": "double" if source == dtypes.float64 else "float"}
+        bound, least = f"{2.0 ** (to.itemsize * 8 - 1):.1f}", f"(-{to.max}{'l' if to == dtypes.int64 else ''} - 1)"
+        return CONVERSION.format(to="long" if to == dtypes.int64 else "int", bound=bound, least=least, **names)
+
+    def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
+        casts = {(u.src[0].dtype, u.dtype) for u in uops if u.op is Ops.CAST and u.dtype in WRAPS}
+        wide = {
+            (dtypes.float64 if s == dtypes.float64 else dtypes.float32, to) for s, to in casts if s in dtypes.floats
+        }
+        return [*plain(self, uops), *sorted(written(*types) for types in wide)]
+
+    return render_defines
+
+
 @correction("0.14.0", "aliasing/test_findings.py::test_sums_and_products_of_integers_wrap_inside_a_kernel")
 def integers_wrap_inside_a_kernel() -> None:
     """Signed numbers that overflow are undefined in C, and a compiler may assume that they do not: sums and products of

@@ -33,7 +33,8 @@ from .schedule import Compiled, Schedule, schedule
 
 def tiny_graph(raw: Trace, varying: set[int], device: str, simplify: bool = True, in_place: bool = True):
     is_step = contractions.prefers_aten
-    trace = expand_layers(Trace(reduce_forms(raw.nodes), list(raw.storages), raw.numbers))
+    storages = list(raw.storages)
+    trace = expand_layers(Trace(reduce_forms(raw.nodes, storages), storages, raw.numbers))
     trace = take_apart(trace, lambda node: is_step(node) or lowering_of(node) is not None)
     if target(device).shares_host_memory:  # libraries of GPUs add on the way, and take convolutions as they are
         trace = without_addends(as_products(trace, is_step), is_step)

@@ -13,6 +13,7 @@ from .maths import (
     INF,
     NAN,
     absolute,
+    as_int,
     constant,
     copysign,
     float_bits,
@@ -74,7 +75,7 @@ def _reduced(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _grown(n: Tensor, less_one: Tensor) -> Tensor:
-    return scale(less_one + 1.0, n.cast(dtypes.int32))
+    return scale(less_one + 1.0, as_int(n))
 
 
 def exp(x: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ def exp_parts(x: Pair, kind: type[Pair] = Pair) -> tuple[Tensor, Pair]:
 
 def grown(n: Tensor, m: Pair) -> Tensor:
     """m * 2**n, rounded."""
-    return scale(m.rounded, n.cast(dtypes.int32))
+    return scale(m.rounded, as_int(n))
 
 
 def exp2(x: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ def exp2(x: Tensor) -> Tensor:
 def expm1(x: Tensor) -> Tensor:
     n, r = _reduced(within(x, EXP_RANGE[x.dtype]))
     less_one = _exp_less_one(r)
-    power = power_of_two(within(n, (-60.0, 60.0)).cast(dtypes.int32), x.dtype)
+    power = power_of_two(as_int(within(n, (-60.0, 60.0))), x.dtype)
     near = n.eq(0).where(less_one, fma(power, less_one, power - 1.0))
     return (n > 60.0).where(_grown(n, less_one), x.eq(0).where(x, near))
 
@@ -259,6 +260,6 @@ def tanh(x: Tensor) -> Tensor:
     bound = 20.0 if is_double(x) else 10.0
     n, r = _reduced(2.0 * (size > bound).where(bound, size))
     less_one = _exp_less_one(r)
-    power = power_of_two(n.cast(dtypes.int32), x.dtype)
+    power = power_of_two(as_int(n), x.dtype)
     grown = n.eq(0).where(less_one, fma(power, less_one, power - 1.0))
     return x.isnan().where(x, copysign((size > bound).where(1.0, grown / (grown + 2.0)), x))

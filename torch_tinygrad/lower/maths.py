@@ -154,6 +154,16 @@ def nearest(x: Tensor) -> Tensor:
     return (x + magic) - magic
 
 
+def as_int(n: Tensor) -> Tensor:
+    """A small whole number as an int32. Its bits are taken, as `nearest` leaves them: a conversion asks first whether
+    there is such an integer."""
+    if target().regroups:
+        return n.cast(dtypes.int32)
+    if n.dtype == dtypes.float64:
+        return (n + 1.5 * 2.0**52).bitcast(dtypes.int64).cast(dtypes.int32)
+    return (n + 1.5 * 2.0**23).bitcast(dtypes.int32) - 0x4B400000
+
+
 def sin_pi(x: Tensor) -> Tensor:
     """sin(pi * x) for |x| <= 1, by its series after folding into [-1/2, 1/2]."""
     folded = (x > 0.5).where(1.0 - x, (x < -0.5).where(-1.0 - x, x))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 from tinygrad import Tensor, dtypes
-from tinygrad.dtype import DType
+from tinygrad.dtype import DType, truncate
 
 from torch_tinygrad.lower import angles
 from torch_tinygrad.lower import elementary as e
@@ -289,11 +289,13 @@ def clamp_max(x, high, *, meta):
     return clamp(x, None, high, meta=meta)
 
 
-def integer_power(base: Tensor, exponent: Tensor) -> Tensor:
-    """Square and multiply over the exponent's bits, all of them where that is one byte: wider ones are a step of ATen's
-    where there is one (engine/contractions.py). A negative exponent leaves only 1 and -1 nonzero."""
-    result, square = m.constant(1, base.dtype), base
-    for bit in range(8):
+def integer_power(base: Tensor, exponent: Tensor, number: int | None = None) -> Tensor:
+    """Square and multiply over the exponent's bits. Those of tensors wider than a byte are a step of ATen's where there
+    is one (engine/contractions.py). A negative exponent leaves only 1 and -1 nonzero."""
+    bits, result, square = base.dtype.bitsize, m.constant(1, base.dtype), base
+    for bit in range(bits):
+        if number is not None:  # squares of constants would grow without end
+            square = m.constant(truncate[base.dtype](pow(number, 1 << bit, 1 << bits)), base.dtype)
         result = ((exponent >> bit) & 1).ne(0).where(result * square, result)
         square = square * square
     unit = base.eq(-1).where(1 - 2 * (exponent & 1), base.eq(1).cast(base.dtype))
@@ -345,4 +347,6 @@ def power(base, exponent, *, meta):
         base, exponent = operands(dtype, base, exponent)
         return base | exponent.logical_not()
     given = (x.cast(dtype) for x in operands(result, base, exponent))
-    return (float_power if dtypes.is_float(dtype) else integer_power)(*given)
+    if dtypes.is_float(dtype):
+        return float_power(*given)
+    return integer_power(*given, number=int(base) if is_number(base) else None)

@@ -61,7 +61,9 @@ def segment_reduce(
     else:
         edge = tuple((0, s) for s in offsets.shape[:-1])
         begins, ends = (offsets.cast(dtypes.int32).shrink((*edge, (i, i + count))) for i in (0, 1))
-    begins, ends = (t.reshape(outer, count, 1).expand(outer, count, inner).contiguous() for t in (begins, ends))
+    # There may be more rows of them than of data.
+    rows = [t.reshape(-1, count, 1).shrink(((0, outer), None, None)) for t in (begins, ends)]
+    begins, ends = (t.expand(outer, count, inner).contiguous() for t in rows)
     first = start if initial is None else float(initial)
     if not size:
         total = Tensor.full((outer, count, inner), first, dtype=data.dtype)

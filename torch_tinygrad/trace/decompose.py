@@ -201,7 +201,7 @@ def decompose(node: Node, trace: Trace) -> list[Node]:
         raise NotDecomposable(f"the decomposition of {node.op} failed: {error}") from error
     if result is NotImplemented:
         raise NotDecomposable(f"the decomposition of {node.op} does not take these arguments")
-    nodes = reduce_forms(recorder.raw)
+    nodes = reduce_forms(recorder.raw, trace.storages)
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     if len(results) == 1 and isinstance(results[0], (tuple, list)):
         results = list(results[0])

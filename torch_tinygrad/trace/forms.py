@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from .nodes import Node
+from .adding import Nodes
+from .nodes import Node, Number, Region, Storage
 
 # Functional operators whose name does not follow from the in-place one's.
 _RENAMED = {
@@ -21,8 +22,10 @@ _RENAMED = {
     "aten::__irshift__.Scalar": "aten::__rshift__.Scalar",
     "aten::__irshift__.Tensor": "aten::__rshift__.Tensor",
     "aten::bernoulli_.float": "aten::bernoulli.p",
+    "aten::float_power_.Scalar": "aten::float_power.Tensor_Scalar",
     "aten::floor_divide_.Tensor": "aten::floor_divide",
     "aten::normal_": "aten::normal_functional",
+    "aten::pow_.Scalar": "aten::pow.Tensor_Scalar",
     "aten::pow_.Tensor": "aten::pow.Tensor_Tensor",
 }
 
@@ -80,9 +83,10 @@ class Form:
 
 
 def _matching(overload, candidate, written: set[int]) -> tuple[int, ...] | None:
-    """Positions of the candidate's arguments among the overload's, by name; None if the overload has one too many."""
-    own = {a.name: i for i, a in enumerate(overload._schema.arguments) if i not in written}
-    positions = tuple(own.pop(a.name, -1) for a in candidate._schema.arguments)
+    """Positions of the candidate's arguments among the overload's, by name and type; None if the overload has one too
+    many."""
+    own = {(a.name, str(a.type)): i for i, a in enumerate(overload._schema.arguments) if i not in written}
+    positions = tuple(own.pop((a.name, str(a.type)), -1) for a in candidate._schema.arguments)
     optional = all(p >= 0 or a.has_default_value() for p, a in zip(positions, candidate._schema.arguments, strict=True))
     return positions if not own and optional else None
 
@@ -188,8 +192,59 @@ def _elements(value, count: int) -> list:
     return value if isinstance(value, list) else [value] * count
 
 
-def reduce_forms(raw: Sequence) -> list[Node]:
-    """Recorded nodes `(overload, args, outs, writes)` as functional nodes."""
+# Arguments whose dtype says nothing of the result's, and operators whose result has that of what it replaces.
+_PLACES = {"index", "indices", "mask", "condition"}
+_KEEP_DTYPE = {"aten::copy", "aten::fill.Scalar", "aten::fill.Tensor"}
+
+
+def _own_dtypes(op: str, args: Sequence, results: Sequence[Region | None]) -> tuple[torch.dtype | None, ...]:
+    """Of a functional operator's results. What they are written to may have others: `byte.floor_divide_(long)` divides
+    64-bit integers, `torch.add(byte, byte, out=float)` adds bytes. Operators that can be given a dtype, as sums can,
+    compute in that of `out`."""
+    wanted = tuple(result.dtype if result is not None else None for result in results)
+    schema = overload_of(op)._schema.arguments
+    given = [(a, value) for a, value in zip(schema, args, strict=False) if a.name not in _PLACES]
+    found = {region.dtype for _, value in given for region in _regions(value)}
+    if op in _KEEP_DTYPE or found <= set(wanted) or any(a.name == "dtype" for a in schema):
+        return wanted
+    values = [(a, _on_meta(value)) for a, value in zip(schema, args, strict=False)]
+    keyword = {a.name: value for a, value in values if a.kwarg_only and a.name != "device"}
+    made = overload_of(op)(*(value for a, value in values if not a.kwarg_only), **keyword)
+    return tuple(t.dtype for t in (made if isinstance(made, (tuple, list)) else [made]))
+
+
+def _regions(value: Any) -> list[Region]:
+    if isinstance(value, (list, tuple)):
+        return [region for inner in value for region in _regions(inner)]
+    return [value] if isinstance(value, Region) else []
+
+
+def _on_meta(value: Any) -> Any:
+    """An argument of an operator that is asked for dtypes alone."""
+    if isinstance(value, (list, tuple)):
+        return [_on_meta(inner) for inner in value]
+    if isinstance(value, Region):
+        return torch.empty(value.size, dtype=value.dtype, device="meta")
+    return value.value if isinstance(value, Number) else value
+
+
+def _converted(node: Node, storages: list[Storage]) -> list[Node]:
+    """A node that writes, and where its results have other dtypes than their destinations, the copies that convert."""
+    dtypes = _own_dtypes(node.op, node.args, node.outs)
+    into = Nodes([], storages, node.origin)
+    outs = [
+        out if out is None or out.dtype == d else into.new(out.at(dtype=d), *out.size)
+        for out, d in zip(node.outs, dtypes, strict=True)
+    ]
+    into.add(node.op, node.args, *outs)
+    for out, made in zip(node.outs, outs, strict=True):
+        if out is not None and made is not None and made is not out:
+            into.copy(made, out)
+    return into.nodes
+
+
+def reduce_forms(raw: Sequence, storages: list[Storage]) -> list[Node]:
+    """Recorded nodes `(overload, args, outs, writes)` as functional nodes, which may write to further storages."""
     nodes: list[Node] = []
     for origin, (name, args, outs, writes) in enumerate(raw):
         if name in _BATCH_NORMS:
@@ -199,12 +254,14 @@ def reduce_forms(raw: Sequence) -> list[Node]:
         extra = tuple(args[len(overload_of(name)._schema.arguments) :])  # seed and offset of random operators
         chosen = [args[p] if p >= 0 else default for p, default in zip(form.arguments, form.defaults, strict=True)]
         if not form.foreach:
-            nodes.append(Node(form.op, (*chosen, *extra), (*outs, *writes), origin))
+            node = Node(form.op, (*chosen, *extra), (*outs, *writes), origin)
+            nodes.extend(_converted(node, storages) if writes and not extra else [node])
             continue
         results = outs or writes
         lists = [_elements(a, len(results)) for a in chosen]
         for i, result in enumerate(results):
-            nodes.append(Node(form.op, tuple(a[i] for a in lists), (result,), origin))
+            node = Node(form.op, tuple(a[i] for a in lists), (result,), origin)
+            nodes.extend(_converted(node, storages) if writes else [node])
     return nodes
 
 
