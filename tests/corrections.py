@@ -28,7 +28,7 @@ is_there = cache(devices.is_there)
 
 def outcome(one: corrections.Correction) -> str:
     """What the named test does without the correction. Programs that were compiled with it must not be found, what
-    cannot be compiled without it must not run directly instead, and no other process, which has it, compiles kernels."""
+    cannot be compiled without it must not run directly instead, and no process that has it may compile kernels."""
     if one.device and not is_there(one.device):
         return f"shows it on {one.device}, which is not here"
     with tempfile.TemporaryDirectory() as folder:
