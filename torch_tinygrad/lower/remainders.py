@@ -56,7 +56,7 @@ def _of_double(size: Tensor, step: Tensor) -> Tensor:
         k.store((out, k.problem, k.value(rest)))
 
     size, step = (t.expand(shape).contiguous() for t in (size, step))
-    return run_each("fmod", body, zeros(shape, size.dtype), size, step)
+    return run_each("fmod_by_digits", body, zeros(shape, size.dtype), size, step)
 
 
 def fmod(a: Tensor, b: Tensor) -> Tensor:
