@@ -22,6 +22,12 @@ def nothing_pending():
     torch.tiny.synchronize()
 
 
+@pytest.fixture
+def cpu_operators(monkeypatch):
+    """For tests of what the CPU computes by decision, also where `tests.devices` forbids that."""
+    monkeypatch.setenv("TORCH_TINY_FALLBACK", "warn")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     try:

@@ -27,13 +27,14 @@ is_there = cache(devices.is_there)
 
 
 def outcome(one: corrections.Correction) -> str:
-    """What the named test does without the correction. Programs that were compiled with it must not be found, and what
-    cannot be compiled without it must not run directly instead."""
+    """What the named test does without the correction. Programs that were compiled with it must not be found, what
+    cannot be compiled without it must not run directly instead, and no process that has it may compile kernels."""
     if one.device and not is_there(one.device):
         return f"shows it on {one.device}, which is not here"
     with tempfile.TemporaryDirectory() as folder:
         environment = devices.environment(one.device) if one.device else dict(os.environ)
         environment |= {"TORCH_TINY_CACHE": folder, "TORCH_TINY_COMPILE": "always", "TORCH_TINY_FALLBACK": "error"}
+        environment["PARALLEL"] = "1"
         line = [sys.executable, "-c", WITHOUT, one.name, f"tests/{one.test}"]
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=600)
     words = {0: "passes without it", 1: "fails without it", 5: "is not there"}

@@ -1,6 +1,7 @@
 """Which device is behind `tiny`: asked for by name or found, without opening what is not there."""
 
 import pytest
+import torch
 
 from tests.processes import run
 from torch_tinygrad.choice import named
@@ -143,3 +144,23 @@ def test_the_first_use_may_be_interrupted_at_any_call_into_python():
         print(tried > 20, x.sum().item(), (x[x > 0] + 1).tolist())
     """)
     assert (done.stdout.strip(), done.stderr) == ("True 3.0 [2.0, 2.0, 2.0]", "")
+
+
+def test_a_device_of_which_nothing_is_special_needs_no_entry():
+    """tinygrad's emulator, whose memory alone has one: what is asked of a device is what its renderer says."""
+    code = """
+    from torch_tinygrad import target
+    target.SPECIAL.clear()
+    import torch
+    x = torch.arange(6.0, device="tiny").view(2, 3)
+    x[1] += 5
+    y = x.t().clone().requires_grad_()
+    (y * x.t() @ x).sum().backward()
+    print(y.grad.tolist(), x.sort(descending=True).values.tolist(), target.target().device)
+    """
+    done = run(code, DEV="PYTHON", TORCH_TINY_COMPILE="always", TORCH_TINY_FALLBACK="error", TORCH_TINY_CACHE="0")
+    x = torch.arange(6.0).view(2, 3)
+    x[1] += 5
+    gradient = x.t() * x.sum(1)
+    wanted = f"{gradient.tolist()} {x.sort(descending=True).values.tolist()} PYTHON"
+    assert done.stdout.strip() == wanted, done.stderr[-2000:]

@@ -29,6 +29,14 @@ def test_a_kernel_is_compiled_once_and_found_by_the_next_process(tmp_path):
         assert float(number) == 4096 and len(libraries) == int(kernels)
 
 
+def test_its_compiler_says_nothing_on_the_terminal(tmp_path):
+    """A kernel that adds up in groups has a condition in double brackets, which clang counts as a warning."""
+    code = "import torch; x = torch.ones(64, 64, device='tiny'); print((x @ x).exp().sum(1)[0].item())"
+    settings = {"POCL_CACHE_DIR": str(tmp_path / "pocl"), "TORCH_TINY_CACHE": "0", "TORCH_TINY_COMPILE": "always"}
+    done = run(code, DEV="CL", **settings)
+    assert done.returncode == 0 and not done.stderr
+
+
 def test_devices_beyond_those_that_opencl_lists_are_the_same_hardware():
     code = """
     import torch

@@ -96,6 +96,17 @@ def test_conversions_of_large_floats_to_integers_are_exact():
     both(lambda device: (numbers.to(device).long(), (numbers.to(device).long() * 3).int()), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_remainders_of_floats_are_compiled(dtype):
+    """The kernel had the name of a function of OpenCL's, and was not found; threads that a group has too many looped
+    for ever. Without float64 large quotients had digits that they do not have."""
+    numbers = torch.tensor([7.5, -7.5, 1e30, -0.3, 5e-300 if dtype == torch.float64 else 1e-38], dtype=dtype)
+    torch.tiny.reset_stats()
+    with torch.tiny.compile_mode("always"):
+        both(lambda d: (numbers.to(d).fmod(0.7), numbers.to(d) % 0.7, numbers.to(d).fmod(-1e-3)), rtol=0, atol=0)
+    assert not torch.tiny.stats()["not_compiled"]
+
+
 def test_types_that_the_hardware_lacks_are_refused_where_a_tensor_is_made():
     for dtype in lacking():
         with pytest.raises(TypeError, match=torch.tiny.get_device_name()):

@@ -114,7 +114,7 @@ def test_an_interrupt_at_any_call_into_python_loses_nothing():
     assert tried > 0 or torch.tiny.stats()["direct"] > 0
 
 
-def test_random_programs_survive_faults(mode):
+def test_random_programs_survive_faults(mode, cpu_operators):
     from tests.faults import FAULTS, Row, inject
 
     for fault in FAULTS:

@@ -10,7 +10,10 @@ from torch import nn
 
 from tests.differential import COMPILES, DEVICE, ON_TINY, Cost, data
 
-pytestmark = pytest.mark.skipif(not ON_TINY, reason="the fast path is chosen by device")
+pytestmark = [
+    pytest.mark.skipif(not ON_TINY, reason="the fast path is chosen by device"),
+    pytest.mark.usefixtures("cpu_operators"),
+]
 
 
 def on_both(module, *inputs, **options):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -24,6 +26,22 @@ def test_in_place_forms_under_other_names():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_constants_without_an_integer_convert_as_on_the_cpu(value, dtype):
     both(lambda d: torch.where(torch.tensor([True, False], device=d), 1.0, torch.full((2,), value, device=d)).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint32, torch.int16, torch.uint8])
+def test_floats_without_an_integer_convert_as_on_the_cpu(dtype):
+    """Where a kernel computes the float: what it loads, a driver may convert otherwise."""
+    bounds = [math.nan, math.inf, 2.0**63, 1e30, 2.0**40, 3e9]
+    numbers = torch.tensor(bounds + [-bound for bound in bounds] + [-(2.0**31), 2.0**31 - 128, -7.9, 255.5, 300.0])
+    if not dtype.is_signed:
+        numbers = numbers[~numbers.isnan() & (numbers.abs() < 2.0**31)]  # undefined in C, and not one thing on the CPU
+
+    def program(device):
+        x = numbers.to(device)
+        return x.to(dtype), (x / 2).to(dtype)
+
+    with torch.tiny.compile_mode("always"):
+        both(program)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
@@ -79,10 +97,16 @@ def test_unique_values_of_complex_numbers_are_refused_as_on_the_cpu():
             torch.tensor([1j, 1j]).to(device).unique()
 
 
-def test_whole_numbers_in_even_steps_are_cut_as_on_the_cpu():
-    for start, end, steps in ((3, -7, 7), (-5, 50, 13), (0, 10, 7), (41, -33, 29)):
-        for dtype in (torch.int64, torch.int8, torch.float32, torch.float64):
-            both(lambda d: torch.linspace(start, end, steps, dtype=dtype, device=d))  # noqa: B023
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float32, torch.float64])
+def test_whole_numbers_in_even_steps_are_cut_as_on_the_cpu(dtype):
+    ranges = ((3, -7, 7), (-5, 50, 13), (0, 10, 7), (41, -33, 29), (2.9, -100.2, 50), (5, 9, 1), (0, 120, 200))
+    both(lambda d: [torch.linspace(*range, dtype=dtype, device=d) for range in ranges])
+
+
+@pytest.mark.parametrize("base", [10.0, 2.0, 3.0])
+def test_whole_powers_in_even_steps_are_cut_as_on_the_cpu(base):
+    ranges = ((0, 3, 4), (0, 10, 11), (1, 5, 9), (0, 2, 30), (3, 3, 1))
+    both(lambda d: [torch.logspace(*range, base=base, dtype=torch.int64, device=d) for range in ranges])
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])

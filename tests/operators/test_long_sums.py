@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torch_tinygrad.target import target
+
 COUNT = 10**6
 LAYOUTS = {
     "whole": lambda x: (x, None),
@@ -35,6 +37,8 @@ def test_is_as_exact_as_on_the_cpu(name: str, layout: str) -> None:
     exact = SUMS[name](x.double(), dim)
     with torch.tiny.compile_mode("always"):
         found = SUMS[name](x.to("tiny"), dim).cpu()
+    if target().regroups:
+        pytest.skip("sums in two parts have no more digits there: docs/devices.md")
     errors = [((t.double() - exact) / exact).abs().max().item() for t in (found, SUMS[name](x, dim))]
     # a result that is rounded once, of a mean that is, is as good as any
     assert errors[0] <= max(errors[1], 2.0**-23), errors

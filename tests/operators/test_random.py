@@ -101,7 +101,7 @@ DRAWN_BY_PYTORCH = {
 
 @pytest.mark.parametrize("mode", ["never", "always", "auto"])
 @pytest.mark.parametrize("name", DRAWN_BY_PYTORCH)
-def test_what_pytorch_draws_follows_our_generators(name, mode):
+def test_what_pytorch_draws_follows_our_generators(name, mode, cpu_operators):
     draw, before = DRAWN_BY_PYTORCH[name], torch.get_rng_state()
     with torch.tiny.compile_mode(mode):
         generator = torch.Generator("tiny").manual_seed(3)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torch_tinygrad import _C
+from torch_tinygrad.target import target
 
 
 def scaled(x: torch.Tensor, weight: torch.Tensor) -> float:
@@ -32,16 +33,16 @@ def test_operators_have_the_lines_that_called_them(shown):
 def test_steps_have_operators_bytes_and_times(shown):
     (flush,) = shown.flushes
     assert flush.way == "hit"  # compiled in the first of the two runs
-    assert [s.kind for s in flush.steps].count("library") == 1
+    assert [s.kind for s in flush.steps].count("library") == bool(target().library)
     fused = next(s for s in flush.steps if "sum" in s.operators)
     assert "relu" in fused.operators and "mul" in fused.operators and fused.nbytes > 64 * 64 * 4
     assert all(s.microseconds >= 0 for s in flush.steps)
-    product = next(s for s in flush.steps if s.kind == "library")
-    assert product.flops == 2 * 64**3 and 0 < fused.flops < product.flops
+    product = next(s for s in flush.steps if "mm" in s.operators)
+    assert product.flops >= 2 * 64**3 and (0 < fused.flops < product.flops or fused is product)
     assert shown.bandwidth > 1e8
 
 
-def test_steps_of_the_library_have_counts():
+def test_steps_of_the_library_have_counts(cpu_operators):
     """Of PyTorch's counter, which knows products alone, and of ours."""
     a = (torch.randn(64, 64) + 64 * torch.eye(64)).to("tiny")
     b, long = torch.randn(64, 3).to("tiny"), torch.randn(2, 8192).to("tiny")
@@ -64,7 +65,10 @@ def test_steps_of_the_library_have_counts():
         "linalg_cholesky_ex": n**3 // 3,
         "_fft_r2c": 5 * 2 * 8192 * 13 // 2,
     }
-    assert found == pytest.approx(expected, rel=1e-3)
+    if target().library:
+        assert found == pytest.approx(expected, rel=1e-3)
+    else:  # Fourier transforms and solving are kernels of our own there
+        assert found and found == pytest.approx({name: expected[name] for name in found}, rel=1e-3)
 
 
 def test_backward_operators_have_the_line_of_the_forward_pass():

@@ -70,7 +70,7 @@ def test_they_are_counted():
 
 @pytest.mark.parametrize("layout", (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc))
 @pytest.mark.parametrize("dense", (lambda x: x.conj(), lambda x: x.mH, lambda x: x.conj().imag.to(x.dtype)))
-def test_conjugates_and_negatives_of_dense_tensors_are_multiplied_as_such(layout, dense):
+def test_conjugates_and_negatives_of_dense_tensors_are_multiplied_as_such(layout, dense, cpu_operators):
     values = torch.complex(data(4, 4).float(), data(4, 4, seed=1).float())
 
     def product(device: str) -> torch.Tensor:

@@ -17,6 +17,7 @@ from tests.differential import DEVICE, ON_TINY
 pytestmark = [
     pytest.mark.skipif(not ON_TINY, reason="about the device alone"),
     pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("cpu_operators"),
 ]
 
 DENSE = torch.tensor([[0, 1.0, 0, 2], [3, 0, 0, 0], [0, 0, 4, 5], [0, 6, 0, 0]])
@@ -33,10 +34,16 @@ class Given:
         self.csr = torch.sparse_csr_tensor(*places, self.to([1.0, 2, 3, 4, 5, 6]))
         self.coo = torch.sparse_coo_tensor(self.to([[0, 1, 2], [1, 0, 2]]), self.to([1.0, 2, 3]), (4, 4))
         self.quantized = torch.quantize_per_tensor(self.dense, 0.1, 3, torch.quint8)
-        self.float8 = self.dense.to(torch.float8_e4m3fn)
-        self.complex32 = self.dense.to(torch.complex32)
         self.nested = torch.nested.nested_tensor([self.columns, self.columns[:2]])
         self.jagged = torch.nested.nested_tensor([self.columns, self.columns[:2]], layout=torch.jagged)
+
+    @property
+    def float8(self) -> torch.Tensor:
+        return self.dense.to(torch.float8_e4m3fn)
+
+    @property
+    def complex32(self) -> torch.Tensor:  # hardware may lack it
+        return self.dense.to(torch.complex32)
 
     def to(self, values) -> torch.Tensor:
         return torch.tensor(values).to(self.device)

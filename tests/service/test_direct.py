@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from tests.differential import both
+from torch_tinygrad.choice import is_host
 
 WAYS = ("never", "always")
 
@@ -243,6 +244,7 @@ class TestCompileMode:
                 torch.tiny.reset_stats()
                 for _ in range(3):
                     (torch.ones(5, device="tiny") * 2).sum().item()
-                assert torch.tiny.stats()["direct"] == torch.tiny.stats()["flushes"] == 3
+                one_way = 3 if is_host() else 0  # on a device that ATen has no kernels for, the one that uses it
+                assert (torch.tiny.stats()["flushes"], torch.tiny.stats()["direct"]) == (3, one_way)
         finally:
             torch.use_deterministic_algorithms(False)

@@ -44,6 +44,36 @@ def short_integers_are_stored_as_their_bits() -> None:
     WGSLRenderer.extra_matcher = first + WGSLRenderer.extra_matcher
 
 
+@correction(
+    "0.14.0", "operators/test_integers.py::test_floats_without_an_integer_convert_as_on_the_cpu", device="WEBGPU"
+)
+def floats_without_an_integer_convert_as_on_the_cpu() -> None:
+    """WGSL's conversions of nan are any number, others end at the bounds of 32 bits, where a processor gives the least
+    integer, and negative numbers are 0 where they are to be unsigned."""
+    number = UPat.var("number", FLOATS)
+    written = PatternMatcher(
+        [
+            (number.cast(dtypes.int32), lambda ctx, number: f"whole(f32({ctx[number]}))"),
+            (number.cast(dtypes.uint32), lambda ctx, number: f"unsigned_whole(f32({ctx[number]}))"),
+        ]
+    )
+    WGSLRenderer.string_rewrite = written + WGSLRenderer.string_rewrite
+    wrap(WGSLRenderer, "render_kernel", _with_whole_numbers)
+
+
+WHOLE = """fn whole(x: f32) -> i32 { return select(i32(-2147483648), i32(x), abs(x) < 2147483648.0); }
+fn unsigned_whole(x: f32) -> u32 { return select(bitcast<u32>(whole(x)), u32(x), x >= 0.0); }
+"""
+
+
+def _with_whole_numbers(plain: Callable) -> Callable:
+    def render_kernel(self: WGSLRenderer, *args, **options) -> str:
+        text = plain(self, *args, **options)
+        return text.replace("fn nan()", f"{WHOLE}fn nan()", 1) if "whole(" in text else text
+
+    return render_kernel
+
+
 @correction("0.14.0", "device/test_own_memory.py::test_bits_of_halves_as_integers_have_a_sign", device="WEBGPU")
 def bits_of_halves_have_a_sign() -> None:
     """The bits of a half that a kernel computed, as an int16, were the lower ones of 32: those of -1.0 were 48128."""
@@ -75,7 +105,7 @@ def _packed_load(load: UOp) -> UOp | None:
 def _cast(ctx: WGSLRenderer, x: UOp) -> str:
     value, wide = ctx[x.src[0]], ctx.type_map[x.dtype]
     if x.src[0].dtype in dtypes.floats:
-        value = f"i32({value})"  # negative numbers wrap, too
+        value = f"whole(f32({value}))"  # negative numbers wrap, too
     return WRAPS[x.dtype].format(f"{wide}({value})")
 
 

@@ -10,12 +10,13 @@ from typing import Any
 def build_once() -> None:
     """tinygrad asks for a program's binary, and makes the program again from that. For the binary pocl compiles each
     kernel for groups of any size, and again for the groups with which it is launched. It keeps what it made of source
-    code by itself, and finds it as quickly."""
+    code by itself, and finds it as quickly. It counts warnings of brackets on the user's terminal."""
     from tinygrad.helpers import to_char_p_p
     from tinygrad.runtime.autogen import opencl as cl
     from tinygrad.runtime.ops_cl import BP_CB, CLProgram, checked
 
     plain = CLProgram.__init__
+    silent = ctypes.create_string_buffer(b"-w")
 
     def initialize(self: Any, device: Any, program: Any) -> None:
         if not _is_pocl(device):
@@ -23,7 +24,7 @@ def build_once() -> None:
         self.dev, self.lib, self.signature = device, program.lib, program.signature
         status, source = ctypes.c_int32(), to_char_p_p([program.lib])
         self.program = checked(cl.clCreateProgramWithSource(device.context, 1, source, None, status), status)
-        if cl.clBuildProgram(self.program, 1, device.cl_dev, None, BP_CB(), None):
+        if cl.clBuildProgram(self.program, 1, device.cl_dev, silent, BP_CB(), None):
             device.cl_compiler.compile(program.lib.decode())  # raises, with the compiler's words
         self.kernel = checked(cl.clCreateKernel(self.program, program.name.encode(), status), status)
         return None

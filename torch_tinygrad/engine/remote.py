@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -106,7 +107,6 @@ class RemoteProgram:
     def __init__(self, plan: Plan, device: str):
         self.plan, self.device = plan, device
         self.started = False  # whether the last run came to its first step
-        self.can_be_timed = target(device).driver == "CUDA"
         self.times: list[float] = []  # of the steps, microseconds
         self.inputs, self.outputs, self.output_bytes = plan.inputs, plan.outputs, plan.output_bytes
         self.temporaries = plan.temporaries
@@ -264,8 +264,8 @@ class RemoteProgram:
         self.started = True
         self.times = []
         with torch.no_grad():
-            if self.can_be_timed and steps_are_timed():
-                self.times = timed(self.single_steps, operands)
+            if steps_are_timed():
+                self.times = timed(self.device, self.single_steps, operands)
                 operands.release(range(0, first[FLOATS]))
                 return outputs
             for k, step in enumerate(self.steps):
@@ -314,9 +314,27 @@ def steps_are_timed() -> bool:
     return _C.watched() or os.environ.get("TORCH_TINY_DEBUG", "0") >= "2"
 
 
-def timed(steps: list[Step], operands: Operands) -> list[float]:
+class Times:
+    """How long each step of a program takes, by the host's clock: it waits for each."""
+
+    def __init__(self, device: str):
+        self.opened = Device[device]
+        self.ends: list[int] = []
+        self.step()
+
+    def step(self) -> None:
+        self.opened.synchronize()
+        self.ends.append(time.perf_counter_ns())
+
+    def microseconds(self) -> list[float]:
+        return [(end - start) / 1e3 for start, end in itertools.pairwise(self.ends)]
+
+
+def timed(device: str, steps: list[Step], operands: Operands) -> list[float]:
     """Runs the steps one by one, not in graphs; gives the microseconds of each, after the last is through."""
-    times = cuda.Times()
+    times = cuda.Times() if target(device).driver == "CUDA" else Times(device)
+    if target(device).driver == "WEBGPU":
+        steps = [alone for step in steps for alone in in_passes(device, [step])]
     for step in steps:
         step.run(operands)
         times.step()

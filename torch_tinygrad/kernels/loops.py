@@ -218,10 +218,12 @@ def run_each(
     name: str, body: Callable[..., None], like: Tensor, *inputs: Tensor, whole: tuple[Tensor, ...] = ()
 ) -> Tensor:
     """A tensor like `like` whose every element `body(loops, out, *inputs, *whole)` computes, at `loops.problem`, from
-    the same element of inputs of the same shape, and from anything in the tensors given as a whole."""
+    the same element of inputs of the same shape, and from anything in the tensors given as a whole. The name is the
+    kernel's: no function that OpenCL or CUDA has."""
     size = like.numel()
     fill = -size % LANES if in_parallel(like) else 0
-    flat = [t.reshape(size).pad(((0, fill),)) if fill else t.reshape(size) for t in (like, *inputs)]
+    # Threads that are too many compute the last element once more: of zeros a body's loop might never end.
+    flat = [t.reshape(size).pad(((0, fill),), mode="replicate") if fill else t.reshape(size) for t in (like, *inputs)]
     (result,) = run(name, body, size + fill, 1, flat[:1], *flat[1:], *whole)
     return result.shrink(((0, size),)).reshape(like.shape)
 

@@ -1,11 +1,12 @@
-"""Tensors made from nothing but numbers: constants and index expressions, never host data."""
+"""Tensors made from nothing but numbers: constants and index expressions; host data where a device lacks the type that
+the CPU counts in."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from tinygrad import Tensor
+from tinygrad import Tensor, dtypes
 
 from torch_tinygrad.lower.angles import cos
 from torch_tinygrad.lower.cast import convert
@@ -102,13 +103,14 @@ def eye(*sizes, meta):
     aten.linspace.Scalar_Tensor,
 )
 def linspace(start, end, steps, *, meta):
-    return spaced(start, end, steps, meta[0])
+    counted = counted_elsewhere(torch.linspace, start, end, steps, result=meta[0])
+    return spaced(start, end, steps, meta[0]) if counted is None else counted
 
 
 def spaced(start, end, steps: int, result: Meta) -> Tensor:
     """Evenly spaced numbers, counted from the nearer end so that both ends are exact, and rounded once, as on the CPU:
     whole ones are cut, so that the last digit decides."""
-    dtype = widen(result.tiny) if result.dtype.is_floating_point else widest_float()
+    dtype = widen(result.tiny) if result.dtype.is_floating_point else dtypes.float64
     index = index_range(steps).cast(dtype)
     if not result.dtype.is_floating_point:
         start, end = (t.trunc() if isinstance(t, Tensor) else int(t) for t in (start, end))
@@ -118,6 +120,15 @@ def spaced(start, end, steps: int, result: Meta) -> Tensor:
     start, end, step = (t.reshape(1).expand(steps) for t in (start, end, (end - start) / (steps - 1)))
     values = (index < steps // 2).where(fma(step, index, start), fma(-step, (steps - 1) - index, end))
     return convert(values, result.tiny)
+
+
+def counted_elsewhere(operator, *numbers, result: Meta) -> Tensor | None:
+    """Whole numbers where the last digit of a float64 decides, on devices that have none: the CPU's own."""
+    if result.dtype.is_floating_point or widest_float() == dtypes.float64:
+        return None
+    if any(isinstance(number, Tensor) for number in numbers):
+        raise NotImplementedError(f"{operator} of whole numbers between values of tensors needs float64")
+    return Tensor(operator(*numbers, dtype=result.dtype).tolist(), dtype=result.tiny)
 
 
 @lowers(
@@ -130,6 +141,9 @@ def logspace(start, end, steps, base=10.0, *, meta):
     """Powers of evenly spaced numbers. Whole results are powers of single-precision numbers between whole ones, as on
     the CPU, and exact where they are whole before they are cut."""
     result, wide = meta[0], Meta(meta[0].shape, TO_TORCH[widest_float()])
+    counted = counted_elsewhere(torch.logspace, start, end, steps, base, result=result)
+    if counted is not None:
+        return counted
     if result.dtype.is_floating_point:
         return convert(power(base, spaced(start, end, steps, wide), meta=(wide,)), result.tiny)
     start, end = (t.trunc() if isinstance(t, Tensor) else int(t) for t in (start, end))

@@ -56,7 +56,43 @@ def _of_double(size: Tensor, step: Tensor) -> Tensor:
         k.store((out, k.problem, k.value(rest)))
 
     size, step = (t.expand(shape).contiguous() for t in (size, step))
-    return run_each("fmod", body, zeros(shape, size.dtype), size, step)
+    return run_each("fmod_by_digits", body, zeros(shape, size.dtype), size, step)
+
+
+def _digits(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a float32 that is not negative: its 24 digits as an integer, and the exponent that they stand before."""
+    bits = x.bitcast(dtypes.uint32)
+    exponent = bits >> 23
+    first = (exponent > 0).where(1 << 23, 0).cast(dtypes.uint32)
+    return (bits & 0x7FFFFF) + first, exponent.maximum(1).cast(dtypes.int32)
+
+
+def _of_digits(size: Tensor, step: Tensor) -> Tensor:
+    """Of float32 on devices without float64, which may round products before they are added to: with integers, eight
+    digits of the quotient a turn."""
+    size, step = (t.expand((size + step).shape).contiguous() for t in (size, step))
+    (digits, place), (by, least) = _digits(size), _digits(step)
+    away = (place - least).maximum(0)
+
+    def body(k: Loops, out: Value, first: Value, by: Value, turns: Value) -> None:
+        divisor = k.load(by, k.problem)
+        rest = k.variable(k.load(first, k.problem) % divisor, dtypes.uint32)
+        left = k.variable(k.load(turns, k.problem), dtypes.int32)
+        with k.repeat(lambda: k.value(left) > 0):
+            k.set(rest, (k.value(left) > 0).where(k.value(rest) * 256 % divisor, k.value(rest)))
+            k.set(left, k.value(left) - 1)
+        k.store((out, k.problem, k.value(rest)))
+
+    first = digits << (away % 8).cast(dtypes.uint32)
+    shape = tuple(int(s) for s in size.shape)
+    operands = (t.contiguous() for t in (first, by, away // 8))
+    rest = run_each("fmod_by_digits", body, zeros(shape, dtypes.uint32), *operands)
+    bits = rest.cast(dtypes.float32).bitcast(dtypes.uint32)
+    exponent = (bits >> 23).cast(dtypes.int32) + (least - 150)
+    normal = (bits & 0x7FFFFF) + (exponent.maximum(0).cast(dtypes.uint32) << 23)
+    subnormal = rest << (least - 1).minimum(23).cast(dtypes.uint32)
+    value = rest.eq(0).where(0, (exponent > 0).where(normal, subnormal)).cast(dtypes.uint32).bitcast(dtypes.float32)
+    return (size < step).where(size, value)
 
 
 def fmod(a: Tensor, b: Tensor) -> Tensor:
@@ -66,7 +102,7 @@ def fmod(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype == dtypes.float32 and m.widest_float() == dtypes.float64:
         rest = _of_single(*inner)
     elif math.prod((a + b).shape):
-        rest = _of_double(*inner)
+        rest = _of_digits(*inner) if a.dtype == dtypes.float32 else _of_double(*inner)
     else:
         rest = size + step
     rest = step.eq(m.INF).where(size, rest)

@@ -209,7 +209,8 @@ def _own_dtypes(op: str, args: Sequence, results: Sequence[Region | None]) -> tu
         return wanted
     values = [(a, _on_meta(value)) for a, value in zip(schema, args, strict=False)]
     keyword = {a.name: value for a, value in values if a.kwarg_only and a.name != "device"}
-    made = overload_of(op)(*(value for a, value in values if not a.kwarg_only), **keyword)
+    # Of any overload: a number may stand where this one takes a tensor.
+    made = overload_of(op).overloadpacket(*(value for a, value in values if not a.kwarg_only), **keyword)
     return tuple(t.dtype for t in (made if isinstance(made, (tuple, list)) else [made]))
 
 

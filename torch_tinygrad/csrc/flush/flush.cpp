@@ -147,10 +147,8 @@ void count(Way way, const Program& program) {
   (way == Way::Replay ? s.replays : way == Way::Load ? s.loads : s.compiles)++;
   s.kernels += program.kernels;
   s.bytes_moved += program.bytes_moved;
-  for (const auto& [name, times] : program.fallbacks) {
-    warn_fallback(name);
-    s.fallbacks[name] += times;
-  }
+  for (const auto& [name, times] : program.fallbacks) s.fallbacks[name] += times;
+  for (const auto& [name, times] : program.fallbacks) warn_fallback(name);  // which may raise
 }
 
 // What a profiler shows of a flush on the host's side.
@@ -241,10 +239,10 @@ std::exception_ptr run_trace(Trace& trace, const char* reason, const Trace* like
     const auto done = Clock::now();
     if (entry->contest && entry->contest->rival) note_turn(*entry, milliseconds(done - compiled));
     noted.ran(kWays[static_cast<int>(search->way)], program.get(), milliseconds(compiled - start));
-    count(search->way, *program);
+    const std::exception_ptr forbidden = raised_by([&] { count(search->way, *program); });
     print_line(reason, trace, search->way, program.get(), compiled - start, done - compiled);
     evict_programs();
-    return nullptr;
+    return forbidden;
   }
   stats().flushes++, stats().direct++;
   const std::exception_ptr refusal = run_directly(trace);
