@@ -49,11 +49,22 @@ def same(program: Any, *arguments: Any) -> None:
     assert got and got == pytest.approx(want, rel=2e-3, abs=2e-4, nan_ok=True)
 
 
-def accelerator(device: str, **options: Any) -> Any:
+@pytest.fixture(autouse=True)
+def states():
+    """Its device is one for a process."""
+    yield
+    forget()
+
+
+def forget() -> None:
     from accelerate.state import AcceleratorState, GradientState
 
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
+
+
+def accelerator(device: str, **options: Any) -> Any:
+    forget()
     chosen = accelerate.Accelerator(cpu=device == "cpu", **options)
     assert chosen.device.type == device
     return chosen
