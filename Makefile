@@ -104,7 +104,7 @@ torch-versions:
 	for version in $(VERSIONS); do $(PYTHON) -m tests.installed --torch $$version --folder $(VENV)/torch-versions || exit 1; done
 
 wheel:
-	$(PYTHON) -m tests.installed --folder $(VENV)/wheel --torch $(TORCH:torch==%=%) --keep dist
+	$(PYTHON) -m tests.installed --folder $(VENV)/wheel --torch $(patsubst torch==%,%,$(TORCH)) --keep dist
 
 fuzz: build
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)

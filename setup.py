@@ -44,7 +44,9 @@ class Build(BuildExtension):
         code = "import torch_tinygrad; torch_tinygrad.load(); from torch_tinygrad import facts; facts.write_packaged()"
         folder = os.path.abspath("." if self.inplace else self.build_lib)
         environment = {**os.environ, "PYTHONPATH": folder, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        subprocess.run([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL, check=False)
+        # From there: Python imports first from where it runs, and the source has no extension.
+        options = {"cwd": folder, "env": environment, "stderr": subprocess.DEVNULL, "check": False}
+        subprocess.run([sys.executable, "-c", code], **options)
 
 
 setup(

@@ -15,7 +15,7 @@ _kernels: torch.library.Library | None = None
 
 def load() -> None:
     """Cheap, as it runs in every `import torch`: tinygrad is imported only when a tensor is made on the device."""
-    from . import _C, distributed, dynamo, interchange, libraries, tiny
+    from . import _C, distributed, dynamo, interchange, libraries, storages, tiny
 
     torch.utils.rename_privateuse1_backend("tiny")
     torch._register_device_module("tiny", tiny)
@@ -28,6 +28,7 @@ def load() -> None:
     distributed.register()
     libraries.register()
     interchange.register()
+    storages.register()
 
 
 def prepare() -> None:

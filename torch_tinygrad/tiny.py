@@ -30,6 +30,7 @@ from .memory import (
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
+from .storages import LEGACY_CLASSES
 from .streams import (
     Device,
     Event,
@@ -98,6 +99,8 @@ __all__ = [
     "vary_sizes",
     "wait_for_compiles",
 ]
+
+globals().update(LEGACY_CLASSES)  # torch.tiny.FloatStorage and the like
 
 # `torch.utils.checkpoint` keeps the generators' states only of device modules that say this.
 _initialized = True

@@ -22,7 +22,7 @@ def fill_up(nbytes: int) -> list[torch.Tensor]:
         try:
             taken.append(empty(nbytes))
         except torch.OutOfMemoryError as error:
-            assert f"tried to allocate {nbytes} bytes" in str(error)
+            assert f"tiny: out of memory. Tried to allocate {nbytes} bytes" in str(error)
             return taken
 
 

@@ -131,7 +131,7 @@ def begin_direct(index: int) -> None:
 def allocate(device: str, nbytes: int, options: BufferSpec | None = None) -> Buffer:
     if target(device).library:
         return wrap(device, torch.empty(nbytes, dtype=torch.uint8, device=library_device(device)))
-    wanted = f"tiny: out of memory: tried to allocate {nbytes} bytes on {device}"
+    wanted = f"tiny: out of memory. Tried to allocate {nbytes} bytes on {device}"
     if nbytes > (most := target(device).most_bytes):
         raise torch.OutOfMemoryError(f"{wanted}, whose buffers have at most {most}")
     try:

@@ -9,7 +9,6 @@ from tinygrad.dtype import DType
 from torch_tinygrad.kernels.arrays import cast
 from torch_tinygrad.target import target
 
-from . import elementary as e
 from .registry import is_number, lowers
 
 aten = torch.ops.aten
@@ -129,17 +128,6 @@ def add_outer_product(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1, me
     a, b = a.cast(kept).unsqueeze(1), b.cast(kept).unsqueeze(0)
     outer = times(a, alpha)
     return rounded(rounded(outer) * b) + rounded(scaled(bias, beta, kept))
-
-
-@lowers(aten._addmm_activation.default, lifts=("beta", "alpha"))
-def add_matrix_product_activation(
-    bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1, use_gelu: bool = False
-) -> Tensor:
-    result = add_matrix_product(bias, a, b, beta=beta, alpha=alpha)
-    if not use_gelu:
-        return (result > 0).where(result, 0)
-    inner = 0.7978845608028654 * (result + 0.044715 * result * result * result)
-    return 0.5 * result * (1 + e.tanh(inner))
 
 
 # Sums of half-precision products that PyTorch adds up one by one are, up to this many.

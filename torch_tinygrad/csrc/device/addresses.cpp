@@ -18,22 +18,27 @@ constexpr size_t kPartForSmall = 16;  // of the whole, at the end of it: large o
 constexpr size_t kSmall = size_t{1} << 20;
 constexpr size_t kCut = size_t{1} << 28, kMostCut = 4096;  // how long a range small ones are cut from, and into how many
 
+void check_addresses(bool are_left, size_t nbytes) {
+  TORCH_CHECK_WITH(OutOfMemoryError, are_left, "tiny: out of memory. Tried to allocate ", nbytes,
+                   " bytes, and no range of addresses is left");
+}
+
 }  // namespace
 
 void* AddressSpace::take(size_t nbytes) {
   std::lock_guard<std::mutex> guard(mutex_);
-  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= kMostReserved, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
+  check_addresses(nbytes <= kMostReserved, nbytes);
   const size_t size = size_class(nbytes);
   if (begin_ == nullptr) reserve();
   if (size > kSmall) {
     char* found = take_range(size);
-    TORCH_CHECK_WITH(OutOfMemoryError, found != nullptr, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
+    check_addresses(found != nullptr, nbytes);
     return found;
   }
   auto& kept = small_[size];
   if (kept.empty()) {
     const size_t count = std::min(kMostCut, kCut / size);
-    TORCH_CHECK_WITH(OutOfMemoryError, small_next_ + count * size <= end_, "tiny: out of addresses: tried to allocate ", nbytes, " bytes");
+    check_addresses(small_next_ + count * size <= end_, nbytes);
     char* const range = small_next_;
     small_next_ += count * size;
     for (size_t i = count; i-- > 0;) kept.push_back(range + i * size);

@@ -164,7 +164,7 @@ class HostMemory {
       block = find(nbytes);
     }
     stats_.failures += block == nullptr;
-    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "tiny: out of memory: tried to allocate ", nbytes, " bytes", limit_text());
+    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "tiny: out of memory. Tried to allocate ", nbytes, " bytes", limit_text());
     return block;
   }
   void put_back(void* block, size_t nbytes) {

@@ -140,7 +140,7 @@ void check_memory_limit(c10::DeviceIndex device, size_t nbytes) {
   Counters& c = counters(device);
   std::lock_guard<std::mutex> guard(c.mutex);
   const auto used = static_cast<size_t>(c.bytes[kAll].current);
-  TORCH_CHECK_WITH(OutOfMemoryError, used + nbytes <= c.limit, "tiny: out of memory: tried to allocate ", nbytes, " bytes beside ", used,
+  TORCH_CHECK_WITH(OutOfMemoryError, used + nbytes <= c.limit, "tiny: out of memory. Tried to allocate ", nbytes, " bytes beside ", used,
                    ", and this process may have ", c.limit, " (set_per_process_memory_fraction)");
 }
 

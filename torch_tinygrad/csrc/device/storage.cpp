@@ -101,7 +101,9 @@ c10::Allocator* allocator() { return &the_allocator; }
 Storage* storage_of(const c10::DataPtr& data) {
   if (data.get_deleter() == &delete_context) return static_cast<StorageContext*>(data.get_context())->storage.get();
   Storage* storage = by_address().find(data.get());
-  TORCH_CHECK(storage != nullptr, "tiny: this storage was not allocated by the device");
+  TORCH_CHECK(storage != nullptr,
+              "tiny: this storage was not allocated by the device, as a part of one is not (storage[begin:end]): take a part of a tensor, "
+              "torch.empty(0, dtype=torch.uint8, device='tiny').set_(storage)[begin:end]");
   return storage;
 }
 

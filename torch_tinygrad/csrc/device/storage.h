@@ -25,6 +25,7 @@ struct Storage final : c10::intrusive_ptr_target {
   std::shared_ptr<Buffer> buffer;  // its value, unless it is pending or was never written
   std::shared_ptr<Buffer> shared;  // where the value must lie after each flush, as others see that memory (sharing.h)
   std::string lost;                // why the value will never be there, if computing it failed
+  bool shrunk = false;             // it was made shorter than it was: tensors from before may reach beyond it
   Contents contents;               // what is known of its values, once all that is recorded has run
 
   // Its number in the trace being recorded, valid while `trace` is that trace's serial number.

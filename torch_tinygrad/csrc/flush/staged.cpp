@@ -72,7 +72,7 @@ void set_most_bytes(std::string device, size_t nbytes) { most_bytes() = {std::mo
 
 void check_buffer_bytes(size_t nbytes) {
   const auto& [device, most] = most_bytes();
-  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= most, "tiny: out of memory: tried to allocate ", nbytes, " bytes on ", device,
+  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= most, "tiny: out of memory. Tried to allocate ", nbytes, " bytes on ", device,
                    ", whose buffers have at most ", most);
 }
 

@@ -104,7 +104,7 @@ bool RecordedGraph::is_like(const Recording& recording, const py::tuple& argumen
     if (!is_tiny(t) || t.device().index() != recording.device || !argument->kind.is_of(t)) return false;
     if (t.requires_grad() != argument->requires_grad || is_forward_differentiated(t)) return false;
     storages[i] = storage_of(t);
-    if (!storages[i]->lost.empty()) return false;
+    if (!storages[i]->lost.empty() || storages[i]->shrunk) return false;
     const bool is_checked = recording.part.locals[local++].is_checked;
     if (is_known_as_well(storages[i]->contents, argument->contents)) continue;
     if (is_checked) return false;

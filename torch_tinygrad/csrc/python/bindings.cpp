@@ -41,6 +41,12 @@ namespace py = pybind11;
 namespace tiny {
 namespace {
 
+// As the first call of a process, before those below are registered.
+void record_the_first(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  ensure_ready();
+  record(op, stack);
+}
+
 // Registers the recorder for operators that a composite kernel would otherwise intercept.
 // Once: setting the device up may have been interrupted before.
 void register_recorder(const std::vector<std::string>& names) {
@@ -212,6 +218,12 @@ std::shared_ptr<SizedProgram> sized_program(
 }
 
 }  // namespace
+
+// PyTorch's kernel of these for every device calls a loop that is the CPU's.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* name : {"kaiser_window", "kaiser_window.periodic", "kaiser_window.beta"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&record_the_first>());
+}
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&record>()); }
 

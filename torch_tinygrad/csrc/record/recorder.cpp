@@ -107,6 +107,15 @@ void check_readable(const Storage& storage) {
   TORCH_CHECK(storage.lost.empty(), "tiny: this tensor has no value, because computing it failed earlier: ", storage.lost);
 }
 
+void check_inside(const at::Tensor& tensor) {
+  const Storage& storage = *storage_of(tensor.storage().data_ptr());
+  if (!storage.shrunk) return;
+  const size_t needed =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.dtype().itemsize(), tensor.storage_offset());
+  TORCH_CHECK(needed <= storage.nbytes, "tiny: a tensor of shape ", tensor.sizes(), " needs ", needed,
+              " bytes of its storage, which was resized to ", storage.nbytes);
+}
+
 void count_fallback(const std::string& name) {
   warn_fallback(name);
   DeviceLock lock;
@@ -158,6 +167,7 @@ void record(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_indices(call, torch::jit::last(*stack, count));
   if (info.check != nullptr) info.check(call, torch::jit::last(*stack, count));
   for (const auto& [tensor, shape] : inferred->resized) resize_written(call.tensors[tensor], shape);
+  for (const auto& t : call.tensors) check_inside(t);
   std::vector<at::Tensor> fresh;
   torch::jit::Stack results;
   auto make = [&](const Inferred::Result& result) -> at::Tensor {
@@ -216,6 +226,7 @@ void record_op(const char* name, const char* overload, torch::jit::Stack& stack)
 
 Buffer& realize(const at::Tensor& tensor, const char* reason) {
   looks++;
+  check_inside(tensor);
   Storage* storage = storage_of(tensor.storage().data_ptr());
   // What nothing pending writes has its value already.
   if (storage->buffer == nullptr || storage->written_in == trace_of(storage->device).serial) flush(storage->device, reason);
@@ -230,10 +241,11 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   const auto device = impl->device().index();
   c10::DeviceGuard guard(impl->device());
   c10::DataPtr data = allocator()->allocate(nbytes);
-  const bool has_value = kept > 0 && [&] {
+  const bool has_value = [&] {
     DeviceLock lock;
     Storage* old = storage_of(impl->data_ptr());
-    return old->buffer != nullptr || trace_of(device).refers_to(old);
+    storage_of(data)->shrunk = old->shrunk || nbytes < impl->nbytes();
+    return kept > 0 && (old->buffer != nullptr || trace_of(device).refers_to(old));
   }();
   if (!has_value) {
     impl->set_data_ptr_noswap(std::move(data));

@@ -43,6 +43,7 @@ Buffer& realize(const at::Tensor& tensor, const char* reason);
 at::Tensor make_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device);
 void resize_storage(const c10::Storage& storage, size_t nbytes);
 void check_readable(const Storage& storage);
+void check_inside(const at::Tensor& tensor);  // of a storage that was made shorter, which the CPU reads and writes beyond
 // A backward pass runs on the thread that asks for it, as the CPU's does, and not on one that autograd keeps for the device:
 // nothing here waits for a device, and handing over costs more than small steps have, most where other processes use the cores.
 void keep_backward_here();

@@ -24,3 +24,10 @@ def cross(a: torch.Tensor, b: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
     """PyTorch's decomposition computes half types in single precision; its kernel rounds every product."""
     a, b = torch.broadcast_tensors(a, b)
     return a.roll(-1, dim) * b.roll(-2, dim) - a.roll(-2, dim) * b.roll(-1, dim)
+
+
+@rewrites(aten._addmm_activation.default)
+def addmm_activation(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta=1, alpha=1, use_gelu: bool = False):
+    """PyTorch's decomposition computes half types in single precision; its kernel rounds the product."""
+    result = torch.addmm(bias, a, b, beta=beta, alpha=alpha)
+    return aten.gelu(result) if use_gelu else aten.relu(result)
