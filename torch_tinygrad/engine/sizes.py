@@ -14,7 +14,7 @@ two regions do not meet, is therefore proved for every size in the range."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -76,9 +76,10 @@ class Member:
     schedule: Schedule
 
 
-def compile_sizes(trace: Trace, seen: list[list[int]], varying: list[int], device_index: int) -> _C.SizedProgram:
-    """The program of a trace and all that are like it. `seen` are the integers of some of them, this one's last."""
-    own, (first, period, count) = seen[-1], seen[-1][-3:]
+def compile_sizes(trace: Trace, seen: list[list[list[int]]], varying: list[int], device_index: int) -> _C.SizedProgram:
+    """The program of a trace and all that are like it. `seen` are groups of the integers of some of them, to be tried
+    in turn; this one's are the last of each."""
+    own, (first, period, count) = seen[0][-1], seen[0][-1][-3:]
     repeats = None
     if count:
         trace, repeats = cut_short(trace, first, period, count)
@@ -86,21 +87,24 @@ def compile_sizes(trace: Trace, seen: list[list[int]], varying: list[int], devic
     where = kinds(trace, numbers)
     if [*integers(trace, numbers), first, period, count] != own:
         raise NotVariable("the trace's integers are listed in another order than the recorder's")
-    try:
-        relation = relate(seen, where)
-        tried = boxes(relation, own, where)
-    except Unrelated as error:
-        raise NotVariable(str(error)) from None
-    changing = {p - where.numbers.start for p in (*relation.forms, *relation.loose) if p in where.numbers}
-    reason: Exception = NotVariable("no range of sizes to try")
-    for related, box in tried:
+    reason: Exception | None = None
+    for members in seen:
         try:
-            with compiling():
-                return _compiled(
-                    trace, own, related, {*varying, *changing}, box, device_name(device_index), where.numbers, repeats
-                )
-        except (NotVariable, Diverged, Unlike, NodeError) as error:  # a node may not suit sizes that never come
-            reason = error
+            relation = relate(members, where)
+            tried = boxes(relation, own, where)
+        except Unrelated as error:
+            reason = reason or error
+            continue
+        changing = {p - where.numbers.start for p in (*relation.forms, *relation.loose) if p in where.numbers}
+        inputs = {*varying, *changing}
+        for related, box in tried:
+            try:
+                with compiling():
+                    return _compiled(
+                        trace, own, related, inputs, box, device_name(device_index), where.numbers, repeats
+                    )
+            except (NotVariable, Diverged, Unlike, NodeError) as error:  # a node may not suit sizes that never come
+                reason = error
     raise NotVariable(str(reason)) from reason
 
 
@@ -138,9 +142,11 @@ def _members(
     return members
 
 
-def _programs(members: list[Member], device: str, table: Table) -> list[_C.HostProgram]:
+def _programs(
+    members: list[Member], device: str, table: Table, is_size: Callable[[tuple[int, ...]], bool]
+) -> list[_C.HostProgram]:
     programs = []
-    for i, (member, code) in enumerate(zip(members, _with_code(members, device, table), strict=True)):
+    for i, (member, code) in enumerate(zip(members, _with_code(members, device, table, is_size), strict=True)):
         with deciding(member.decisions):
             program = host.assemble(member.schedule, code.__getitem__)
         if not member.decisions.is_done():
@@ -187,7 +193,7 @@ def _compiled(
     at_points = [_values_at(point, relation, own) for point in points]
     members = _members(trace, at_points, varying, device, len(numbers), repeats)
     table = Table()
-    programs = _programs(members, device, table)
+    programs = _programs(members, device, table, lambda values: _through(points, values, relation) is not None)
     _prove_apart(members, points, box)
     base = programs[0]
     free = {numbers.start + p for p in base.lifted if p < len(numbers)}
@@ -270,8 +276,11 @@ def _text(points: Sequence[Point]) -> str:
 # ---- kernels ----
 
 
-def _with_code(members: list[Member], device: str, table: Table) -> list[dict[UOp, host.Code]]:
-    """Gives every member its kernels' programs, and tells the code of each, which is the same for all."""
+def _with_code(
+    members: list[Member], device: str, table: Table, is_size: Callable[[tuple[int, ...]], bool]
+) -> list[dict[UOp, host.Code]]:
+    """Gives every member its kernels' programs, and tells the code of each, which is the same for all. `is_size` says
+    whether integers that differ follow from the variables."""
     choices.apply()
     renderer = Device[to_tuple(device)[0]].renderer
     known: dict[tuple, list[tuple[UOp, host.Code]]] = {}
@@ -281,7 +290,7 @@ def _with_code(members: list[Member], device: str, table: Table) -> list[dict[UO
         if asts[0].op is not Ops.SINK:
             continue
         if asts not in known:
-            known[asts] = _one_kernel(asts, renderer, table)
+            known[asts] = _one_kernel(asts, renderer, table, is_size)
         for member, own, call, (program, kernel) in zip(members, code, calls, known[asts], strict=True):
             uop = call.uop.replace(src=(program, *call.uop.src[1:]))
             member.schedule.calls[i] = replace(call, uop=uop)
@@ -289,14 +298,21 @@ def _with_code(members: list[Member], device: str, table: Table) -> list[dict[UO
     return code
 
 
-def _one_kernel(asts: Sequence[UOp], renderer: Renderer, table: Table) -> list[tuple[UOp, host.Code]]:
+def _one_kernel(
+    asts: Sequence[UOp], renderer: Renderer, table: Table, is_size: Callable[[tuple[int, ...]], bool]
+) -> list[tuple[UOp, host.Code]]:
     """For each member, the kernel's program and its code, in the first of the ways that suits all sizes."""
-    for way in WAYS[:-1]:
+    integers, fractions = dict(table.integers), dict(table.fractions)
+    for way in WAYS:
         try:
-            return _rendered_alike(asts, renderer, table, way)
+            made = _rendered_alike(asts, renderer, table, way)
+            if way is WAYS[-1] or all(map(is_size, table.integers.keys() - integers.keys())):
+                return made
         except (Unlike, Diverged):
-            pass
-    return _rendered_alike(asts, renderer, table, WAYS[-1])
+            if way is WAYS[-1]:
+                raise
+        table.integers, table.fractions = dict(integers), dict(fractions)
+    raise AssertionError("the last way returns or raises")
 
 
 def _rendered_alike(asts: Sequence[UOp], renderer: Renderer, table: Table, way: Way) -> list[tuple[UOp, host.Code]]:

@@ -1,8 +1,10 @@
 #include "refuse/indices.h"
 
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/accumulate.h>
 
+#include "flush/aside.h"
 #include "infer/infer.h"
 #include "infer/ranges.h"
 #include "python/python.h"
@@ -14,6 +16,8 @@ namespace tiny {
 namespace {
 
 using Places = IndexRule::Places;
+
+constexpr const char* kReason = "the values of an index";
 
 int64_t count_places(const IndexRule& rule, c10::ArrayRef<c10::IValue> args) {
   if (rule.places == Places::Volume) return c10::multiply_integers(args[rule.of].toIntVector());
@@ -37,14 +41,19 @@ at::Tensor whole(const at::Tensor& tensor) {
   return tensor.as_strided({static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize())}, {1}, 0);
 }
 
-// The range of a tensor's values, from themselves.
-Range found_range(const at::Tensor& tensor) {
+// The range of a tensor's values, from themselves. `bytes` are its storage's, if they were computed beside the trace.
+Range found_range(const at::Tensor& tensor, const Buffer* bytes) {
   constexpr int64_t kMaxElements = 1 << 20;
+  if (bytes != nullptr) {
+    void* first = static_cast<char*>(bytes->host) + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+    const at::Tensor values = at::from_blob(first, tensor.sizes(), tensor.strides(), at::dtype(tensor.scalar_type())).contiguous();
+    return range_at(values.const_data_ptr(), values.numel(), values.scalar_type());
+  }
   if (!shares_host_memory() && tensor.numel() > kMaxElements) {
     const auto [least, most] = at::aminmax(tensor);
     return Range::of(least.item().toLong(), most.item().toLong());
   }
-  const at::Tensor values = on_host(tensor, "the values of an index").contiguous();
+  const at::Tensor values = on_host(tensor, kReason).contiguous();
   return range_at(values.const_data_ptr(), values.numel(), values.scalar_type());
 }
 
@@ -96,12 +105,13 @@ bool values_within(const at::Tensor& tensor, int64_t least, int64_t most, std::o
   DeviceLock lock;
   // Other parts of the storage will be asked about too: what all of it holds is found once.
   Storage& storage = *storage_of(tensor.storage().data_ptr());
+  const std::shared_ptr<Buffer> bytes = computed_aside(tensor, kReason);
   if (!storage.contents.exact || storage.shared != nullptr) {
-    const Range range = found_range(whole(tensor));
+    const Range range = found_range(whole(tensor), bytes.get());
     storage.contents = {range, tensor.scalar_type(), true};
     if (range.within(least, most, exempt)) return true;
   }
-  return found_range(tensor).within(least, most, exempt);
+  return found_range(tensor, bytes.get()).within(least, most, exempt);
 }
 
 void check_indices(const Call& call, c10::ArrayRef<c10::IValue> args) {
