@@ -1,5 +1,5 @@
-"""What is written into a tensor of another type is computed in the operator's own type, and converted after that: a byte
-divided in place by 300 is 0, and the sum of two bytes that goes into floats is one of bytes."""
+"""What is written into a tensor of another type is computed in the operator's own type, and converted after that: a
+byte divided in place by 300 is 0, and the sum of two bytes that goes into floats is one of bytes."""
 
 import warnings
 
