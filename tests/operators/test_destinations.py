@@ -101,6 +101,15 @@ def test_floats_are_rounded_to_their_own_type_first(dtype, out):
         same(results[1], results[0])
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "cumsum", "var", "std"])
+def test_reductions_are_computed_in_the_type_of_their_destination(name):
+    values = torch.linspace(0.1, 3, 60, dtype=torch.float32).reshape(20, 3)
+    results = [torch.empty(0, dtype=torch.float64, device=device) for device in ("cpu", DEVICE)]
+    for result in results:
+        getattr(torch, name)(values.to(result.device), 0, out=result)
+    torch.testing.assert_close(results[1].cpu(), results[0], rtol=1e-12, atol=0)
+
+
 def test_lists_of_tensors_too():
     lists = []
     for device in ("cpu", DEVICE):

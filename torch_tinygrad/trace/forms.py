@@ -195,17 +195,19 @@ def _elements(value, count: int) -> list:
 # Arguments whose dtype says nothing of the result's, and operators whose result has that of what it replaces.
 _PLACES = {"index", "indices", "mask", "condition"}
 _KEEP_DTYPE = {"aten::copy", "aten::fill.Scalar", "aten::fill.Tensor"}
+# Reductions compute in the dtype of `out`, whether they can be given one (sums can) or not.
+_REDUCE_INTO = {"aten::var.correction", "aten::std.correction"}
 
 
 def _own_dtypes(op: str, args: Sequence, results: Sequence[Region | None]) -> tuple[torch.dtype | None, ...]:
     """Of a functional operator's results. What they are written to may have others: `byte.floor_divide_(long)` divides
-    64-bit integers, `torch.add(byte, byte, out=float)` adds bytes. Operators that can be given a dtype, as sums can,
-    compute in that of `out`."""
+    64-bit integers, `torch.add(byte, byte, out=float)` adds bytes."""
     wanted = tuple(result.dtype if result is not None else None for result in results)
     schema = overload_of(op)._schema.arguments
     given = [(a, value) for a, value in zip(schema, args, strict=False) if a.name not in _PLACES]
     found = {region.dtype for _, value in given for region in _regions(value)}
-    if op in _KEEP_DTYPE or found <= set(wanted) or any(a.name == "dtype" for a in schema):
+    reduces = op in _REDUCE_INTO or any(a.name == "dtype" for a in schema)
+    if op in _KEEP_DTYPE or reduces or found <= set(wanted):
         return wanted
     values = [(a, _on_meta(value)) for a, value in zip(schema, args, strict=False)]
     keyword = {a.name: value for a, value in values if a.kwarg_only and a.name != "device"}
