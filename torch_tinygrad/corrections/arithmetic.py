@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import tinygrad.codegen as codegen
 from tinygrad.codegen.late import coalesce
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import dtypes, truncate
 from tinygrad.renderer.cstyle import ClangRenderer, OpenCLRenderer
 from tinygrad.uop import symbolic
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
@@ -22,6 +22,8 @@ from . import rules
 from .registry import correction, wrap
 
 NO_FLOATS = (*dtypes.ints, dtypes.bool, dtypes.weakint, dtypes.void)
+
+WRAPPING = frozenset(dtype for dtype in dtypes.ints if dtype in truncate and dtype not in dtypes.weaks)
 
 _x, _y, _x2, _x3 = (UPat.var(name) for name in ("x", "y", "x2", "x3"))
 _c, _c0, _c1, _c2 = (UPat.cvar(name) for name in ("c", "c0", "c1", "c2"))
@@ -86,7 +88,8 @@ def _the_same(x: UOp) -> UOp | None:
 
 @correction("0.14.0", "operators/test_numbers_exact.py::test_numbers_may_be_constants_or_inputs")
 def quotients_are_rounded_once() -> None:
-    """The inverse of a constant is folded, and what it multiplies is rounded twice: it is divided in the end."""
+    """The inverse of a constant is folded, and what it multiplies is rounded twice: it is divided in the end. Integers
+    are folded without an end: the digits of a constant that is squared again and again take all memory."""
     folding = [rule for rule in symbolic.sym.patterns if rule[1] is symbolic.fold_const_alu]
     if not folding:
         raise rules.RuleNotFound("those that fold constants", 0)
@@ -101,7 +104,9 @@ def _folded(a: UOp) -> UOp | None:
         value = symbolic.const_arg(a.src[0])
         if isinstance(value, float) and math.frexp(value)[0] not in (0.5, -0.5):
             return None
-    return symbolic.fold_const_alu(a)
+    folded = symbolic.fold_const_alu(a)
+    value = symbolic.const_arg(folded) if folded is not None and a.dtype in WRAPPING else None
+    return folded if value is None else a.const_like(truncate[a.dtype](value))
 
 
 @correction("0.14.0", "operators/test_operators.py::test_every_operator_rounds_half_types")

@@ -137,7 +137,7 @@ def _softmax_length(node: Node) -> int:
 def _wraps_far(node: Node) -> bool:
     """A power of integers wider than a byte. Odd numbers wrap to others however large the exponent, and squaring as
     often as it has bits is more than one expression can hold."""
-    if node.op != "aten::pow.Tensor_Tensor":
+    if node.op not in ("aten::pow.Tensor_Tensor", "aten::pow.Scalar"):
         return False
     dtype = node.outs[0].dtype
     return not dtype.is_floating_point and not dtype.is_complex and dtype.itemsize > 1

@@ -337,7 +337,7 @@ def power(base, exponent, *, meta):
         if result == dtypes.bfloat16 and exponent in (3, -2):
             square = (x * x).cast(result).cast(dtype)  # which the CPU rounds
             return square * x if exponent == 3 else square.reciprocal()
-        if float(exponent).is_integer() and 0 < exponent <= (4 if dtypes.is_float(dtype) else 1 << 12):
+        if float(exponent).is_integer() and 0 < exponent and (exponent <= 4 or not dtypes.is_float(dtype)):
             return repeated_power(x, int(exponent))
         if dtypes.is_float(dtype) and exponent in (0.5, -0.5, -1, -2):
             return {0.5: x.sqrt, -0.5: lambda: reciprocal_sqrt(x), -1: x.reciprocal, -2: lambda: (x * x).reciprocal()}[
