@@ -80,7 +80,7 @@ def test_scans_sorts_and_searches_at_any_size(function):
     ids=["padded", "resized", "convolution", "windows", "pool"],
 )
 def test_parts_of_an_image(function):
-    """How far they go is told by the rows of their memory, not by all of it; a row's bytes follow from its length."""
+    """How far they go is told by the rows of their memory, not by all of it; bytes of a window's rows are seldom many."""
     image = values(3, 64, 64, device="cpu")
 
     def run(n, device):
@@ -101,20 +101,6 @@ def test_writes_through_views():
         return [x, first, last, x.diagonal().clone()]
 
     counts = compiles(run, [40, 33, 64, 25, 90])
-    assert counts[2:] == [0] * 3, torch.tiny.stats()["not_variable"]
-
-
-def test_parts_of_a_canvas():
-    """One may end before another begins, or behind it: loops are cut at neither."""
-    image = values(3, 16, 16, device="cpu")
-
-    def run(n, device):
-        canvas = torch.zeros(3, 80, 80, device=device)
-        canvas[:, n : n + 16, 3:19] = image.to(device)
-        canvas[:, :n, :n] += 1
-        return [canvas]
-
-    counts = compiles(run, [9, 13, 30, 17, 25])
     assert counts[2:] == [0] * 3, torch.tiny.stats()["not_variable"]
 
 

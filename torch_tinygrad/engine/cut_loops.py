@@ -12,7 +12,7 @@ import re
 
 from tinygrad.renderer.cstyle import ClangRenderer
 
-from torch_tinygrad.trace.decisions import decide, wants_plain_loops
+from torch_tinygrad.trace.decisions import decide
 
 # Loops that are worth it, parts that one is cut into at most, and lines of text that all of them may have.
 _LONG = 16
@@ -54,7 +54,7 @@ def _end_of_innermost(lines: list[str], begin: int, indent: str) -> int | None:
 def _parts(name: str, count: int, body: list[str]) -> list[tuple[int, int]]:
     """Where the loop begins and ends, part by part: conditions on its number alone are the same all through one."""
     whole = [(0, count)]
-    if wants_plain_loops() or decide("short loop", count < _LONG):
+    if decide("short loop", count < _LONG):
         return whole
     text = "\n".join(body)
     above = {int(number) + 1 for number in re.findall(rf"\((-?\d+)<{name}\)", text)}

@@ -14,7 +14,7 @@ two regions do not meet, is therefore proved for every size in the range."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -77,8 +77,8 @@ class Member:
 
 
 def compile_sizes(trace: Trace, seen: list[list[list[int]]], varying: list[int], device_index: int) -> _C.SizedProgram:
-    """The program of a trace and all that are like it. `seen` are groups of the integers of some of them, to be tried
-    in turn; this one's are the last of each."""
+    """The program of a trace and all that are like it. `seen` are groups of the integers of some of them, to be tried in
+    turn; this one's are the last of each."""
     own, (first, period, count) = seen[0][-1], seen[0][-1][-3:]
     repeats = None
     if count:
@@ -142,11 +142,9 @@ def _members(
     return members
 
 
-def _programs(
-    members: list[Member], device: str, table: Table, is_size: Callable[[tuple[int, ...]], bool]
-) -> list[_C.HostProgram]:
+def _programs(members: list[Member], device: str, table: Table) -> list[_C.HostProgram]:
     programs = []
-    for i, (member, code) in enumerate(zip(members, _with_code(members, device, table, is_size), strict=True)):
+    for i, (member, code) in enumerate(zip(members, _with_code(members, device, table), strict=True)):
         with deciding(member.decisions):
             program = host.assemble(member.schedule, code.__getitem__)
         if not member.decisions.is_done():
@@ -193,7 +191,7 @@ def _compiled(
     at_points = [_values_at(point, relation, own) for point in points]
     members = _members(trace, at_points, varying, device, len(numbers), repeats)
     table = Table()
-    programs = _programs(members, device, table, lambda values: _through(points, values, relation) is not None)
+    programs = _programs(members, device, table)
     _prove_apart(members, points, box)
     base = programs[0]
     free = {numbers.start + p for p in base.lifted if p < len(numbers)}
@@ -276,11 +274,8 @@ def _text(points: Sequence[Point]) -> str:
 # ---- kernels ----
 
 
-def _with_code(
-    members: list[Member], device: str, table: Table, is_size: Callable[[tuple[int, ...]], bool]
-) -> list[dict[UOp, host.Code]]:
-    """Gives every member its kernels' programs, and tells the code of each, which is the same for all. `is_size` says
-    whether integers that differ follow from the variables."""
+def _with_code(members: list[Member], device: str, table: Table) -> list[dict[UOp, host.Code]]:
+    """Gives every member its kernels' programs, and tells the code of each, which is the same for all."""
     choices.apply()
     renderer = Device[to_tuple(device)[0]].renderer
     known: dict[tuple, list[tuple[UOp, host.Code]]] = {}
@@ -290,7 +285,7 @@ def _with_code(
         if asts[0].op is not Ops.SINK:
             continue
         if asts not in known:
-            known[asts] = _one_kernel(asts, renderer, table, is_size)
+            known[asts] = _one_kernel(asts, renderer, table)
         for member, own, call, (program, kernel) in zip(members, code, calls, known[asts], strict=True):
             uop = call.uop.replace(src=(program, *call.uop.src[1:]))
             member.schedule.calls[i] = replace(call, uop=uop)
@@ -298,21 +293,14 @@ def _with_code(
     return code
 
 
-def _one_kernel(
-    asts: Sequence[UOp], renderer: Renderer, table: Table, is_size: Callable[[tuple[int, ...]], bool]
-) -> list[tuple[UOp, host.Code]]:
+def _one_kernel(asts: Sequence[UOp], renderer: Renderer, table: Table) -> list[tuple[UOp, host.Code]]:
     """For each member, the kernel's program and its code, in the first of the ways that suits all sizes."""
-    integers, fractions = dict(table.integers), dict(table.fractions)
-    for way in WAYS:
+    for way in WAYS[:-1]:
         try:
-            made = _rendered_alike(asts, renderer, table, way)
-            if way is WAYS[-1] or all(map(is_size, table.integers.keys() - integers.keys())):
-                return made
+            return _rendered_alike(asts, renderer, table, way)
         except (Unlike, Diverged):
-            if way is WAYS[-1]:
-                raise
-        table.integers, table.fractions = dict(integers), dict(fractions)
-    raise AssertionError("the last way returns or raises")
+            pass
+    return _rendered_alike(asts, renderer, table, WAYS[-1])
 
 
 def _rendered_alike(asts: Sequence[UOp], renderer: Renderer, table: Table, way: Way) -> list[tuple[UOp, host.Code]]:
