@@ -68,28 +68,6 @@ def test_scans_sorts_and_searches_at_any_size(function):
     assert counts[2:] == [0] * 3, torch.tiny.stats()["not_variable"]
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda image, n: F.pad(image[:, 1 : 1 + n, 2 : 7 + n], (2, 1, 0, 3), mode="reflect"),
-        lambda image, n: F.interpolate(image[None, :, 1 : 1 + n, 2 : 7 + n], (16, 16), mode="bilinear"),
-        lambda image, n: F.conv2d(image[None, :, :n, : n + 3], image[None, :, :3, :3], padding=1).amax((2, 3)),
-        lambda image, n: image[0, 0, :n].clone().unfold(0, 5, 2).mean(-1),
-        lambda image, n: F.max_pool1d(image[:, 0, :n], 4, 2) + image[:, 0, : (n - 4) // 2 + 1],
-    ],
-    ids=["padded", "resized", "convolution", "windows", "pool"],
-)
-def test_parts_of_an_image(function):
-    """How far they go is told by the rows of their memory, not by all of it; bytes of a window's rows are seldom many."""
-    image = values(3, 64, 64, device="cpu")
-
-    def run(n, device):
-        return [function(image.to(device), n)]
-
-    counts = compiles(run, [9, 13, 11, 17, 25])
-    assert counts[2:] == [0] * 3, torch.tiny.stats()["not_variable"]
-
-
 def test_writes_through_views():
     def run(n, device):
         x = values(4, n, device=device)

@@ -52,17 +52,10 @@ class Bounds:
                 known[itemsize, tuple(forms.get(p) or constant(own[p], n) for p in positions)] = None
         minus_one = constant(-1, n)
         for itemsize, (nbytes_form, end, *rest) in known:
-            strides, sizes = rest[: len(rest) // 2], rest[len(rest) // 2 :]
-            spans = [times(plus(size, minus_one), stride) for stride, size in zip(strides, sizes, strict=True)]
-            for span in spans:
-                end = plus(end, span)
+            for stride, size in zip(rest[: len(rest) // 2], rest[len(rest) // 2 :], strict=True):
+                end = plus(end, times(plus(size, minus_one), stride))
             room = plus(nbytes_form, times(constant(-itemsize, n), plus(end, constant(1, n))))
             least[room] = 0
-            # What lay within a row of its memory does so at every size.
-            for stride, span in product(strides, spans):
-                left = plus(stride, times(minus_one, span))
-                if any(sum(powers) for _, powers in left.terms) and all(left(point) > 0 for point in relation.seen):
-                    least.setdefault(left, 1)
         return Bounds(least)
 
     def hold(self, ends: Ends) -> bool:

@@ -93,8 +93,7 @@ class _Relating:
         for column in sorted(self.columns, key=self._order):
             form = None
             if self.variables:
-                form = self._as_offset(column) or self._likely(column, 1) or self._as_multiple(column)
-                form = form or self._as_product(column)
+                form = self._as_offset(column) or self._likely(column, 1) or self._as_product(column)
                 form = form or (None if self._may_be_free(column) else self._likely(column, 2))
             if form is None and all(p in self.where.numbers for p in self.columns[column]):
                 self.loose.update(self.columns[column])
@@ -144,14 +143,6 @@ class _Relating:
 
     def _likely(self, column: Column, terms: int) -> Polynomial | None:
         return next((f for f in candidates(self.points, column, terms) if _is_likely(f)), None)
-
-    def _as_multiple(self, column: Column) -> Polynomial | None:
-        """So many times what was found before: the bytes of rows whose length is a stride alone."""
-        for other, form in self.found.items():
-            factor = column[0] // other[0] if other[0] else 0
-            if factor > 1 and all(factor * b == a for a, b in zip(column, other, strict=True)):
-                return times(constant(factor, len(self.variables)), form)
-        return None
 
     def _as_product(self, column: Column) -> Polynomial | None:
         """So many times a product of two sizes: what a matrix has of elements, or of bytes."""

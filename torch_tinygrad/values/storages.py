@@ -205,7 +205,7 @@ class Flat:
         if value is None or value.dtype != TO_TINY[region.dtype] or region.moves >= 0:
             return None
         if (low, high) not in self.parts:
-            is_part = decide("part", high - low >= SMALL) and high - low < value.shape[0] and high - low == region.numel
+            is_part = high - low < value.shape[0] and high - low == region.numel and decide("part", high - low >= SMALL)
             is_aligned = low * value.dtype.itemsize % ALIGNMENT == 0
             state = self.space.stored_state(value.uop) if self.space.has_views and is_part and is_aligned else None
             if state is None:
