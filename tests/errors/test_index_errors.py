@@ -397,56 +397,6 @@ def test_setitem_loop_stays_one_kernel():
     recorded(lambda: [a[rows[i]] for i in range(20)])
 
 
-def test_an_index_made_of_a_few_values_cuts_nothing():
-    """Of places computed from floats nothing is known. The few nodes that make them run beside what is pending."""
-    table, x = values(8, 4, device=DEVICE), values(6, device=DEVICE)
-    flush()
-
-    def bucketed(length: int) -> torch.Tensor:
-        y = table * 2
-        place = torch.arange(1, length, device=DEVICE).float().log().long()
-        place += (x[:1] > 9).long()
-        return y[place].sum()
-
-    bucketed(9)
-    with Cost() as cost:
-        got = bucketed(9)
-    cost.expect(flushes=0, compiles=0)
-    place = torch.arange(1, 9).float().log().long()
-    torch.testing.assert_close(got.cpu(), (values(8, 4, device="cpu") * 2)[place].sum())
-
-
-def test_what_is_pending_stays_when_such_an_index_is_refused():
-    table, x = values(3, 4, device=DEVICE), values(6, device=DEVICE)
-    flush()
-    y = table * 2
-    place = (x * 0).exp().long() * 3
-    with pytest.raises(IndexError):
-        y[place]
-    with Cost() as cost:
-        good = y[place - 1]
-    cost.expect(flushes=0)
-    torch.testing.assert_close(good.cpu(), (values(3, 4, device="cpu") * 2)[torch.full((6,), 2)])
-
-
-def test_an_index_that_is_written_later_is_looked_at_as_it_is():
-    """Its memory was there before: it is not changed before its time."""
-    table = values(8, 4, device=DEVICE)
-    place = (values(6, device=DEVICE) * 0).long()
-    flush()
-    kept = place.view(-1)
-    place += 1
-    first = table[place]
-    place += 6
-    second = table[place]
-    with pytest.raises(IndexError):
-        table[place + 1]
-    rows = values(8, 4, device="cpu")
-    torch.testing.assert_close(first.cpu(), rows[torch.ones(6, dtype=torch.long)])
-    torch.testing.assert_close(second.cpu(), rows[torch.full((6,), 7)])
-    assert kept.tolist() == [7] * 6
-
-
 def test_computed_index_is_looked_at_once():
     """Of an index that was computed from floats nothing is known: its values are read where it is first used."""
     x = table()

@@ -8,6 +8,7 @@ from .counting import compiles, values
 SIZE_BY_SIZE = {
     "log of running sums of exponentials": lambda x: x.logcumsumexp(1),
     "median of integers": lambda x: (x * 9).long().median(1).values,
+    "adaptive pools": lambda x: torch.nn.functional.adaptive_avg_pool1d(x, 4),
 }
 
 

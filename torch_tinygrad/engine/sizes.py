@@ -76,10 +76,9 @@ class Member:
     schedule: Schedule
 
 
-def compile_sizes(trace: Trace, seen: list[list[list[int]]], varying: list[int], device_index: int) -> _C.SizedProgram:
-    """The program of a trace and all that are like it. `seen` are groups of the integers of some of them, to be tried in
-    turn; this one's are the last of each."""
-    own, (first, period, count) = seen[0][-1], seen[0][-1][-3:]
+def compile_sizes(trace: Trace, seen: list[list[int]], varying: list[int], device_index: int) -> _C.SizedProgram:
+    """The program of a trace and all that are like it. `seen` are the integers of some of them, this one's last."""
+    own, (first, period, count) = seen[-1], seen[-1][-3:]
     repeats = None
     if count:
         trace, repeats = cut_short(trace, first, period, count)
@@ -87,24 +86,21 @@ def compile_sizes(trace: Trace, seen: list[list[list[int]]], varying: list[int],
     where = kinds(trace, numbers)
     if [*integers(trace, numbers), first, period, count] != own:
         raise NotVariable("the trace's integers are listed in another order than the recorder's")
-    reason: Exception | None = None
-    for members in seen:
+    try:
+        relation = relate(seen, where)
+        tried = boxes(relation, own, where)
+    except Unrelated as error:
+        raise NotVariable(str(error)) from None
+    changing = {p - where.numbers.start for p in (*relation.forms, *relation.loose) if p in where.numbers}
+    reason: Exception = NotVariable("no range of sizes to try")
+    for related, box in tried:
         try:
-            relation = relate(members, where)
-            tried = boxes(relation, own, where)
-        except Unrelated as error:
-            reason = reason or error
-            continue
-        changing = {p - where.numbers.start for p in (*relation.forms, *relation.loose) if p in where.numbers}
-        inputs = {*varying, *changing}
-        for related, box in tried:
-            try:
-                with compiling():
-                    return _compiled(
-                        trace, own, related, inputs, box, device_name(device_index), where.numbers, repeats
-                    )
-            except (NotVariable, Diverged, Unlike, NodeError) as error:  # a node may not suit sizes that never come
-                reason = error
+            with compiling():
+                return _compiled(
+                    trace, own, related, {*varying, *changing}, box, device_name(device_index), where.numbers, repeats
+                )
+        except (NotVariable, Diverged, Unlike, NodeError) as error:  # a node may not suit sizes that never come
+            reason = error
     raise NotVariable(str(reason)) from reason
 
 

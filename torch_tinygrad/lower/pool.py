@@ -11,8 +11,6 @@ from itertools import product
 import torch
 from tinygrad import Tensor, dtypes
 
-from torch_tinygrad.trace.decisions import decide, is_one_of_many
-
 from .conv import each, padded
 from .matmul import accumulator
 from .registry import lowers
@@ -185,9 +183,6 @@ def adaptive_end(output: Tensor, size: int, outputs: int) -> Tensor:
 
 
 def longest_window(size: int, outputs: int) -> int:
-    """At many sizes, all of it: how long the longest one is follows from no sum of products of sizes."""
-    if is_one_of_many():
-        return size
     return max(-(-(o + 1) * size // outputs) - o * size // outputs for o in range(outputs))
 
 
@@ -216,7 +211,7 @@ def adaptive_avg(x: Tensor, outputs: Sequence[int], meta) -> Tensor:
     for i, count in enumerate(outputs):
         axis, size = lead + i, x.shape[lead + i]
         after = (1,) * (x.ndim - axis - 1)
-        if decide("equal windows", size % count == 0):
+        if size % count == 0:
             x = x.reshape(*x.shape[:axis], count, size // count, *x.shape[axis + 1 :])
             x = x.sum(axis + 1, dtype=x.dtype) / (size // count)
             continue

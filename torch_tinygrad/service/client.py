@@ -62,7 +62,7 @@ class Client:
         return reason
 
     def request(
-        self, key: bytes, trace: Any, varying: list[int], device_index: int, seen: list[list[list[int]]] | None = None
+        self, key: bytes, trace: Any, varying: list[int], device_index: int, seen: list[list[int]] | None = None
     ) -> None:
         if (reason := self.known_failure(key)) is not None:
             self._failed(key, reason)

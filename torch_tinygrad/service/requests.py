@@ -22,8 +22,8 @@ def client() -> Client:
     return _client
 
 
-def request(key: bytes, trace: Trace, varying: list[int], device_index: int, seen: list[list[list[int]]]) -> bool:
-    """Asks for the program of a trace, or, where traces like it were `seen`, in groups, for one of all of them. False where no
+def request(key: bytes, trace: Trace, varying: list[int], device_index: int, seen: list[list[int]]) -> bool:
+    """Asks for the program of a trace, or, where traces like it were `seen`, for one of all of them. False where no
     process can be had: it is then compiled in this one."""
     if not client().available():
         return False

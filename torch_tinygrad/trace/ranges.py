@@ -127,8 +127,6 @@ def boxes(relation: Relation, own: Sequence[int], where: Kinds) -> list[tuple[Re
         seen = zip(*related.seen, strict=True)
         add(related, reach.ends, reach.is_open)
         add(related, [_within(*each) for each in zip(reach.ends, reach.is_open, seen, strict=True)], reach.is_open)
-        if related is widest[0] and (ends := _without_ends(related, reach)) is not None:
-            add(related, ends, reach.is_open)
     if widest is not None:
         add(widest[0], _from_here(*widest), widest[1].is_open)
     if not tried:
@@ -205,19 +203,6 @@ def _within(ends: tuple[int, int], is_open: tuple[bool, bool], values: Sequence[
     low, high = ends
     stops = not is_open[0] and low < min(values), not is_open[1] and high > max(values)
     return low + stops[0], high - stops[1]
-
-
-def _without_ends(relation: Relation, reach: Reach) -> Ends | None:
-    """The same without ends that were seen, unless the trace that a program is wanted for is at one."""
-    ends = [
-        (low + (not down and low == min(values)), high - (not up and high == max(values)))
-        for (low, high), (down, up), values in zip(
-            reach.ends, reach.is_open, zip(*relation.seen, strict=True), strict=True
-        )
-    ]
-    own = relation.seen[-1]
-    is_in = all(low <= value <= high for (low, high), value in zip(ends, own, strict=True))
-    return ends if is_in and ends != reach.ends else None
 
 
 def _from_here(relation: Relation, reach: Reach) -> Ends:

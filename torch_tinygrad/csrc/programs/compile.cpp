@@ -174,7 +174,7 @@ py::object compiled_by(const F& f) {
 }  // namespace
 
 bool request(const std::string& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group,
-             const Groups& seen) {
+             const std::vector<std::vector<int64_t>>& seen) {
   py::gil_scoped_acquire gil;
   const py::object answer =
       python_side().request(py::bytes(name), TraceExport(trace, group).make(), positions_of(varying), static_cast<int>(trace.device), seen);
@@ -190,7 +190,8 @@ std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& va
   return std::make_shared<ObjectProgram>(result);
 }
 
-std::shared_ptr<SizedProgram> compile_sizes(const Trace& trace, const std::vector<bool>& varying, const Groups& seen) {
+std::shared_ptr<SizedProgram> compile_sizes(const Trace& trace, const std::vector<bool>& varying,
+                                            const std::vector<std::vector<int64_t>>& seen) {
   py::gil_scoped_acquire gil;
   auto program =
       compiled_by([&] {

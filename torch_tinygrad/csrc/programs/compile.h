@@ -15,16 +15,15 @@ namespace tiny {
 // regions moved since (0: none, or it is empty), and which of them together.
 std::shared_ptr<Program> compile(const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group);
 
-// Compiles a trace and all that are like it but for their sizes (sizes.h): `seen` are groups of such traces, each one's
-// integers, to be tried in turn; this one's are the last of each.
+// Compiles a trace and all that are like it but for their sizes (sizes.h): `seen` are the integers of some, this one's last.
 class SizedProgram;
-using Groups = std::vector<std::vector<std::vector<int64_t>>>;
-std::shared_ptr<SizedProgram> compile_sizes(const Trace& trace, const std::vector<bool>& varying, const Groups& seen);
+std::shared_ptr<SizedProgram> compile_sizes(const Trace& trace, const std::vector<bool>& varying,
+                                            const std::vector<std::vector<int64_t>>& seen);
 
 // Has another process compile it: its bytes come by `program_ready` (service.h). False where there is no such process. With
 // `seen`, those of a program for many sizes.
 bool request(const std::string& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group,
-             const Groups& seen);
+             const std::vector<std::vector<int64_t>>& seen);
 
 // A program from what its `to_bytes` gave; none where it cannot be made from them.
 std::shared_ptr<Program> program_from_bytes(std::string_view bytes, c10::DeviceIndex device);

@@ -25,7 +25,7 @@ void keep(const std::string& name, Reply reply) {
 }  // namespace
 
 bool ask_for_program(const Hash& hash, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group,
-                     const Groups& seen) {
+                     const std::vector<std::vector<int64_t>>& seen) {
   const std::string name = hash.bytes();
   {
     std::lock_guard<std::mutex> guard(mutex);

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "programs/compile.h"
 #include "programs/program.h"
 #include "record/hash.h"
 
@@ -21,7 +20,7 @@ struct Answer {
 // Asks for a program to be compiled under a name, with `seen` for one of many sizes. False where no process can be had: then
 // it is compiled in this one.
 bool ask_for_program(const Hash& name, const Trace& trace, const std::vector<bool>& varying, const std::vector<uint32_t>& group,
-                     const Groups& seen = {});
+                     const std::vector<std::vector<int64_t>>& seen = {});
 
 // What came of a request as it was sent.
 struct Reply {

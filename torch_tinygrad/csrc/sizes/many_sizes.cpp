@@ -32,17 +32,8 @@ Hash sized_name(Hash structure, uint64_t number) {
   return structure;
 }
 
-// What a program is asked for: the trace seen last together with those before it, or with those set apart.
-Groups groups_of(const SizeFamily& sizes) {
-  Groups groups{sizes.seen};
-  if (sizes.apart.empty()) return groups;
-  groups.push_back(sizes.apart);
-  groups.back().push_back(sizes.seen.back());
-  return groups;
-}
-
 void note_not_variable(SizeFamily& sizes, const std::string& reason) {
-  set_apart_without_program(sizes);
+  forget_sizes_without_program(sizes);
   stats().not_variable[reason.substr(0, reason.find('\n'))]++;
   if (debug_level() >= 1) std::fprintf(stderr, "tiny: no one program for these sizes: %s\n", reason.c_str());
 }
@@ -99,17 +90,17 @@ Entry* find_of_many_sizes(Family& family, const Trace& trace, Mode mode, const I
   const Hash structure = integers.structure;
   if (debug_level() >= 1 && !sizes.programs.empty())
     std::fprintf(stderr, "tiny: a new program, since %s\n", sizes.programs.back()->why_not(trace, integers.values).c_str());
-  const bool has_others = note_sizes(sizes, std::move(integers)) || !sizes.apart.empty();
+  const bool has_others = note_sizes(sizes, std::move(integers));
   if (!has_others || sizes.request || sizes.asked >= (sizes.programs.empty() ? kMaxRefused : kMaxAsked)) return nullptr;
   sizes.asked++;
   const std::vector<bool>& varying = family.varying.numbers;
   const Hash name = sized_name(structure, sizes.asked);
-  if (mode != Mode::Always && mode != Mode::Mixed && ask_for_program(name, trace, varying, {}, groups_of(sizes))) {
+  if (mode != Mode::Always && mode != Mode::Mixed && ask_for_program(name, trace, varying, {}, sizes.seen)) {
     sizes.request = name;
     return nullptr;
   }
   try {
-    add_sized(sizes, compile_sizes(trace, varying, groups_of(sizes)), structure, trace);
+    add_sized(sizes, compile_sizes(trace, varying, sizes.seen), structure, trace);
   } catch (const CompileFailed& failure) {
     if (failure.interrupt) throw;
     forget_python_error();

@@ -6,8 +6,8 @@
 namespace tiny {
 namespace {
 
-// Traces of a structure that are remembered, those set apart of them, and bytes of all.
-constexpr size_t kMaxSeen = 12, kMaxApart = 6, kMaxBytes = size_t{16} << 20;
+// Traces of a structure that are remembered, and bytes of all of them.
+constexpr size_t kMaxSeen = 12, kMaxBytes = size_t{16} << 20;
 // Programs of a structure, and structures with programs.
 constexpr size_t kMaxPrograms = 4, kMaxFamilies = 256;
 
@@ -17,14 +17,8 @@ uint64_t uses = 0;
 
 size_t bytes_of(const SizeFamily& family) {
   size_t bytes = sizeof(SizeFamily);
-  for (const auto* list : {&family.seen, &family.apart})
-    for (const auto& values : *list) bytes += values.size() * sizeof(int64_t);
+  for (const auto& values : family.seen) bytes += values.size() * sizeof(int64_t);
   return bytes;
-}
-
-bool has_program_for(const SizeFamily& family, const std::vector<int64_t>& values) {
-  return std::any_of(family.programs.begin(), family.programs.end(),
-                     [&](const auto& program) { return program->match(values).has_value(); });
 }
 
 }  // namespace
@@ -69,27 +63,21 @@ bool note_sizes(SizeFamily& family, Integers integers) {
   return is_another;
 }
 
-void set_apart_without_program(SizeFamily& family) {
+void forget_sizes_without_program(SizeFamily& family) {
   seen_bytes -= std::min(seen_bytes, bytes_of(family));
-  auto set_apart = [&](size_t i) {
-    if (family.apart.size() == kMaxApart) family.apart.erase(family.apart.begin());
-    family.apart.push_back(std::move(family.seen[i]));
+  auto forget = [&](size_t i) {
     family.seen.erase(family.seen.begin() + static_cast<ptrdiff_t>(i));
     family.seen_sizes.erase(family.seen_sizes.begin() + static_cast<ptrdiff_t>(i));
   };
-  if (family.programs.empty() && !family.seen.empty()) set_apart(0);
+  if (family.programs.empty() && !family.seen.empty()) forget(0);
   for (size_t i = family.programs.empty() ? 0 : family.seen.size(); i > 0; i--)
-    if (!has_program_for(family, family.seen[i - 1])) set_apart(i - 1);
+    if (!family.programs.back()->match(family.seen[i - 1])) forget(i - 1);
   seen_bytes += bytes_of(family);
 }
 
 void add_program_for(SizeFamily& family, std::shared_ptr<SizedProgram> program) {
   if (family.programs.size() == kMaxPrograms) family.programs.erase(family.programs.begin());
   family.programs.push_back(std::move(program));
-  seen_bytes -= std::min(seen_bytes, bytes_of(family));
-  auto& apart = family.apart;
-  apart.erase(std::remove_if(apart.begin(), apart.end(), [&](const auto& values) { return has_program_for(family, values); }), apart.end());
-  seen_bytes += bytes_of(family);
   std::vector<SizeFamily*> with_programs;
   for (auto& [hash, other] : families)
     if (!other.programs.empty()) with_programs.push_back(&other);

@@ -9,7 +9,6 @@ namespace tiny {
 struct SizeFamily {
   std::vector<Hash> seen_sizes;
   std::vector<std::vector<int64_t>> seen;               // a few, the newest last
-  std::vector<std::vector<int64_t>> apart;              // that did not go with the others: they may go with each other
   std::vector<std::shared_ptr<SizedProgram>> programs;  // the newest last
   std::optional<Hash> request;                          // what another process is compiling
   uint32_t asked = 0;                                   // how often a program was asked for
@@ -19,8 +18,8 @@ struct SizeFamily {
 SizeFamily& size_family_of(const Hash& structure);
 // Whether there are others among those seen before.
 bool note_sizes(SizeFamily& family, Integers integers);
-// Those that no program was made for are set apart: beside others they may be what stood against it.
-void set_apart_without_program(SizeFamily& family);
+// Those that no program was made for are not asked for again: beside others they may be what stood against it.
+void forget_sizes_without_program(SizeFamily& family);
 void add_program_for(SizeFamily& family, std::shared_ptr<SizedProgram> program);
 void clear_size_families();
 
