@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tinygrad.codegen as codegen
 from tinygrad.codegen.late import coalesce
-from tinygrad.dtype import dtypes, truncate
+from tinygrad.dtype import DType, dtypes, truncate
 from tinygrad.renderer.cstyle import ClangRenderer, OpenCLRenderer
 from tinygrad.uop import symbolic
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
@@ -106,7 +107,13 @@ def _folded(a: UOp) -> UOp | None:
             return None
     folded = symbolic.fold_const_alu(a)
     value = symbolic.const_arg(folded) if folded is not None and a.dtype in WRAPPING else None
-    return folded if value is None else a.const_like(truncate[a.dtype](value))
+    if isinstance(value, tuple):
+        return a.const_like(tuple(_wrapped(each, a.dtype) for each in value))
+    return folded if value is None else a.const_like(_wrapped(value, a.dtype))
+
+
+def _wrapped(value: Any, dtype: DType) -> Any:
+    return truncate[dtype](value) if isinstance(value, int) else value  # there are invalid ones
 
 
 @correction("0.14.0", "operators/test_operators.py::test_every_operator_rounds_half_types")
